@@ -281,23 +281,42 @@ static void close_backend(struct strait_ep_group *group)
     group->context = NULL;
 }
 
-/* Opens the backend and shares arenas: by peer access where all ranks have it, else in host memory. */
+/* A way for rows to cross. */
+struct way {
+    bool peer; /* access of GPUs to each other's memory, else host memory that all map */
+    bool coded;
+};
+
+/* The ways that a configuration allows, the one to prefer first. */
+static uint32_t list_ways(const struct strait_ep_config *config, struct way ways[3])
+{
+    const bool gpus = config->memory == STRAIT_EP_CUDA, coded = config->coding == STRAIT_EP_CODED;
+    uint32_t count = 0;
+
+    if (gpus)
+        ways[count++] = (struct way){true, coded};
+    if (gpus && config->coding == STRAIT_EP_AUTO)
+        ways[count++] = (struct way){false, true};
+    ways[count++] = (struct way){false, coded};
+    return count;
+}
+
+/* Opens the backend and shares arenas in the first way that all ranks have. */
 static enum strait_status connect_ranks(struct strait_ep_group *group, struct told told)
 {
-    const enum strait_ep_coding coding = group->config.coding;
     enum strait_status status = STRAIT_ERR_UNSUPPORTED;
     const char *why = NULL;
+    struct way ways[3];
 
     group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : ep_plugin_find(&why);
     const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);
-    for (int peer = group->config.memory == STRAIT_EP_CUDA; peer >= 0 && status == STRAIT_ERR_UNSUPPORTED; peer--) {
-        const bool slow = !peer && group->config.memory == STRAIT_EP_CUDA;
-        const bool coded = coding == STRAIT_EP_CODED || (coding == STRAIT_EP_AUTO && slow);
-        group->peer = peer;
-        group->view.coded = coded;
+    const uint32_t count = list_ways(&group->config, ways);
+    for (uint32_t i = 0; i < count && status == STRAIT_ERR_UNSUPPORTED; i++) {
+        group->peer = ways[i].peer;
+        group->view.coded = ways[i].coded;
         if (told.size > 0 && found == STRAIT_OK)
             told.text[0] = 0;
-        status = share_arenas(group, found == STRAIT_OK ? open_backend(group, coded, told) : found, told);
+        status = share_arenas(group, found == STRAIT_OK ? open_backend(group, ways[i].coded, told) : found, told);
         if (status != STRAIT_OK && group->ops != NULL)
             close_backend(group);
     }

@@ -108,6 +108,15 @@ static void check_collective(const warp *w, const lane *last)
             fail("lanes of a warp are in different collectives");
 }
 
+// Lanes with the value of this one.
+static uint32_t lanes_like(const warp *w, uint64_t value)
+{
+    uint32_t lanes = 0;
+    for (uint32_t i = 0; i < LANES; i++)
+        lanes |= static_cast<uint32_t>(w->lanes[i]->value == value) << i;
+    return lanes;
+}
+
 static void complete_collective(warp *w, collective what)
 {
     uint64_t sum = 0, either = 0, greatest = 0, least = ~0ull, ballot = 0, scan = 0;
@@ -131,6 +140,7 @@ static void complete_collective(warp *w, collective what)
                     : what == collective::greatest ? greatest
                     : what == collective::least    ? least
                     : what == collective::scan     ? scan
+                    : what == collective::match    ? lanes_like(w, l->value)
                                                    : 0;
     }
     w->arrived = 0;

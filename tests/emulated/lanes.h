@@ -33,7 +33,7 @@ struct source_line {
     int line;
 };
 
-enum class collective { sync, shuffle, ballot, any, all, add, either, greatest, least, scan };
+enum class collective { sync, shuffle, ballot, any, all, add, either, greatest, least, scan, match };
 
 // A collective of all lanes of a warp.
 uint64_t warp_collective(collective what, uint64_t value, uint32_t argument, source_line at);
@@ -88,6 +88,7 @@ void wait_stores();
 #define __reduce_or_sync(mask, value)  static_cast<uint32_t>(EMULATED_COLLECTIVE(either, value, 0))
 #define __reduce_max_sync(mask, value) static_cast<uint32_t>(EMULATED_COLLECTIVE(greatest, value, 0))
 #define __reduce_min_sync(mask, value) static_cast<uint32_t>(EMULATED_COLLECTIVE(least, value, 0))
+#define __match_any_sync(mask, value)  static_cast<uint32_t>(EMULATED_COLLECTIVE(match, value, 0))
 #define __syncthreads()                emulated::sync_block()
 #define __nanosleep(nanoseconds)       emulated::yield()
 
@@ -120,6 +121,21 @@ template <class T> T atomicOr(T *p, T value)
 {
     const T was = *p;
     *p = was | value;
+    return was;
+}
+
+template <class T> T atomicAnd(T *p, T value)
+{
+    const T was = *p;
+    *p = was & value;
+    return was;
+}
+
+template <class T> T atomicCAS(T *p, T expected, T value)
+{
+    const T was = *p;
+    if (was == expected)
+        *p = value;
     return was;
 }
 

@@ -1,0 +1,51 @@
+/* A group's place on its device, and what the table of the plugin has of memory. kernels.h says what each does. */
+#ifndef STRAIT_EP_CUDA_BACKEND_H
+#define STRAIT_EP_CUDA_BACKEND_H
+
+#include <assert.h>
+#include <cuda_runtime_api.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "ep/kernels.h"
+
+/* What open makes. */
+struct ep_cuda {
+    int device;
+    uint32_t multiprocessors;
+    cudaStream_t stream; /* of copies and of clearing memory; no phase runs on it unless the caller names none */
+    uint64_t opened;     /* bit r: the arena of rank r is mapped by IPC */
+};
+
+/* While a thread is on the device of a group: the device it was on, and its mode of capturing. A thread that captures
+ * may otherwise neither allocate nor free, nor might any other while it does. */
+struct ep_cuda_entered {
+    int before;
+    bool moved;
+    enum cudaStreamCaptureMode mode;
+};
+
+/* Clears the runtime's last error, which the caller has seen. */
+bool ep_cuda_good(cudaError_t error);
+/* False: the device cannot be made current. */
+bool ep_cuda_enter(const struct ep_cuda *cuda, struct ep_cuda_entered *entered);
+void ep_cuda_leave(const struct ep_cuda_entered *entered);
+
+enum strait_status ep_cuda_arena_create(void *context, uint64_t bytes, uint8_t ticket[EP_TICKET_BYTES], void **base,
+                                        const char **medium);
+enum strait_status ep_cuda_arena_map(void *context, uint32_t rank, const uint8_t ticket[EP_TICKET_BYTES],
+                                     uint64_t bytes, void **base);
+void ep_cuda_arena_unmap(void *context, uint32_t rank, void *base);
+void ep_cuda_arena_destroy(void *context, void *base);
+enum strait_status ep_cuda_host_attach(void *context, void *memory, uint64_t bytes, void **device);
+void ep_cuda_host_detach(void *context, void *memory);
+void *ep_cuda_alloc(void *context, uint64_t bytes);
+void ep_cuda_free(void *context, void *memory);
+void *ep_cuda_alloc_pinned(void *context, uint64_t bytes, void **device);
+void ep_cuda_free_pinned(void *context, void *memory);
+enum strait_status ep_cuda_write(void *context, void *memory, const void *host, uint64_t bytes,
+                                 struct CUstream_st *stream);
+enum strait_status ep_cuda_read(void *context, void *host, const void *memory, uint64_t bytes,
+                                struct CUstream_st *stream);
+
+#endif

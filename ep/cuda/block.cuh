@@ -1,0 +1,197 @@
+// What the blocks of a phase do together: they take the call's epoch, wait for other ranks, tell of failures, and the
+// last of them to end signals.
+//
+// Order of memory. A rank's stores of rows, by any thread, precede its flag: each thread's stores come before the
+// block's __syncthreads, then thread 0 runs a system-wide fence and counts the block in the ticket; the last block's
+// thread 0 has seen all counts, runs a fence again, and after another __syncthreads a thread stores the flag with
+// st.release.sys. Causality in PTX's memory model is transitive over barriers, fences with atomic operations and
+// releases, so whoever sees the flag by ld.acquire.sys sees the rows. At the reader, one thread acquires, and the others
+// of its block read after __syncthreads. They read with coherent loads, never with ld.global.nc. What is read and
+// overwritten in the next call needs the same: reads of a block come before its __syncthreads, hence before the flag
+// that lets others write.
+//
+// Residency. Blocks wait for other ranks, never for each other but for block 0 (masked groups), and a launch has at most
+// one block on each multiprocessor, so all of them are resident: blocks that wait keep none of their own rank's from
+// running.
+#ifndef STRAIT_EP_CUDA_BLOCK_CUH
+#define STRAIT_EP_CUDA_BLOCK_CUH
+
+#include "ep/cuda/ptx.cuh"
+#include "ep/kernels.h"
+
+namespace strait
+{
+
+constexpr uint32_t LANES = 32, WARPS = THREADS / LANES;
+
+// Words of ep_state.tickets, zero between phases.
+enum ticket { TICKET_BLOCKS, TICKET_DECIDED };
+
+// A block's view of its call, in shared memory. What it says is the same for all threads after a barrier.
+struct call_state {
+    uint64_t epoch, active;
+    unsigned long long ranks; // that something is wrong with
+    int32_t failed;
+    uint32_t is_last;
+};
+
+DEVICE uint32_t lane_of_thread()
+{
+    return threadIdx.x % LANES;
+}
+
+DEVICE uint32_t warp_of_thread()
+{
+    return threadIdx.x / LANES;
+}
+
+DEVICE bool takes_part(const call_state &call, uint32_t rank)
+{
+    return (call.active >> rank & 1) != 0;
+}
+
+DEVICE void fail(const ep_group_view &group, int32_t status, uint32_t rank)
+{
+    if (atomicCAS(&group.state->failed, 0, status) == 0)
+        store_release_system(group.report, ep_report_pack(status, rank));
+}
+
+// For all threads. The blocks of a launch all see the same epoch: the last one to end writes the next.
+DEVICE void open_call(const ep_group_view &group, const ep_handle_view &handle, bool begin, call_state &call)
+{
+    if (threadIdx.x == 0) {
+        call.epoch = begin ? group.state->epoch + 1 : handle.state->epoch;
+        call.active = load_fresh(&group.state->active);
+        call.ranks = 0;
+        call.failed = load_fresh(&group.state->failed);
+    }
+    __syncthreads();
+}
+
+// ---- Waits ----------------------------------------------------------------------------------------------------------
+
+// False: the time is over. True also when the group has failed meanwhile.
+DEVICE bool poll(const ep_group_view &group, const uint64_t *flag, uint64_t epoch)
+{
+    if (load_acquire_system(flag) >= epoch)
+        return true;
+    const uint64_t begin = now_ns();
+    for (;;) {
+        for (uint32_t look = 0; look < 32; look++) {
+            if (load_acquire_system(flag) >= epoch)
+                return true;
+            pause_wait();
+        }
+        if (load_fresh(&group.state->failed) != 0)
+            return true;
+        if (now_ns() - begin >= group.timeout_ns)
+            return load_acquire_system(flag) >= epoch;
+    }
+}
+
+// Thread 0: ranks have not come.
+DEVICE void give_up(const ep_group_view &group, unsigned long long ranks)
+{
+    if (!group.masked) {
+        fail(group, STRAIT_ERR_TIMEOUT, lowest_bit(ranks));
+        return;
+    }
+    unsigned long long *active = reinterpret_cast<unsigned long long *>(&group.state->active);
+    const unsigned long long gone = atomicAnd(active, ~ranks) & ranks;
+    if (gone != 0 && load_fresh(group.report) == 0) // one block waits, and the host only stores zero
+        store_release_system(group.report, ep_report_pack(STRAIT_ERR_TIMEOUT, lowest_bit(gone)));
+}
+
+// Polls the flags of all ranks, one by a thread.
+DEVICE void poll_ranks(const ep_group_view &group, ep_flag kind, call_state &call)
+{
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
+        if (takes_part(call, rank) && !poll(group, ep_flag_of(&group, group.rank, kind, rank), call.epoch))
+            atomicOr(&call.ranks, 1ull << rank);
+    __syncthreads();
+    if (threadIdx.x == 0 && call.ranks != 0) {
+        give_up(group, call.ranks);
+        call.ranks = 0;
+    }
+}
+
+// For all threads of all blocks, once in a launch. False: the group has failed. Where ranks may be left out, all blocks
+// have to agree on which: block 0 alone waits and decides.
+DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &call)
+{
+    uint32_t *decided = &group.state->tickets[TICKET_DECIDED];
+    if (!group.masked || blockIdx.x == 0)
+        poll_ranks(group, kind, call);
+    else
+        __syncthreads(); // all have read what thread 0 overwrites
+    if (threadIdx.x == 0) {
+        if (group.masked && blockIdx.x == 0)
+            store_release_device(decided, 1);
+        while (group.masked && load_acquire_device(decided) == 0)
+            pause_wait();
+        call.active = load_fresh(&group.state->active);
+        call.failed = load_fresh(&group.state->failed);
+    }
+    __syncthreads();
+    return call.failed == 0;
+}
+
+// For all threads: fails with the first of call.ranks, if there are any. Returns whether the block goes on.
+DEVICE bool check_ranks(const ep_group_view &group, int32_t status, call_state &call)
+{
+    __syncthreads();
+    if (threadIdx.x == 0 && call.ranks != 0) {
+        fail(group, status, lowest_bit(call.ranks));
+        call.failed = status;
+        call.ranks = 0;
+    }
+    __syncthreads();
+    return call.failed == 0;
+}
+
+// ---- The end --------------------------------------------------------------------------------------------------------
+
+// For all threads. Whether the block is the last of the launch: it then sees what all of them have stored.
+DEVICE bool is_last_block(const ep_group_view &group, call_state &call)
+{
+    uint32_t *ticket = &group.state->tickets[TICKET_BLOCKS];
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        fence_system();
+        call.is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+        if (call.is_last != 0) {
+            fence_system();
+            *ticket = 0;
+            group.state->tickets[TICKET_DECIDED] = 0;
+            call.failed = load_fresh(&group.state->failed);
+        }
+    }
+    __syncthreads();
+    return call.is_last != 0;
+}
+
+// By the last block: what a phase with `begin` leaves behind.
+DEVICE void keep_epoch(const ep_group_view &group, const ep_handle_view &handle, const call_state &call)
+{
+    if (threadIdx.x == 0)
+        group.state->epoch = handle.state->epoch = call.epoch;
+}
+
+// By the last block: flags to all ranks, unless the group has failed.
+DEVICE void signal_ranks(const ep_group_view &group, ep_flag kind, const call_state &call)
+{
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
+        if (takes_part(call, rank))
+            store_release_system(ep_flag_of(&group, rank, kind, group.rank), call.epoch);
+}
+
+// By the last block: the announcement, and READY, to all ranks.
+DEVICE void announce_ranks(const ep_group_view &group, const ep_announce &announce, const call_state &call)
+{
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
+        *ep_announce_of(&group, rank, group.rank) = announce; // the same thread stores the flag
+    signal_ranks(group, EP_FLAG_READY, call);
+}
+
+} // namespace strait
+#endif

@@ -1,0 +1,469 @@
+// Phases that move rows as they are: send and receive of a dispatch, and the way back of LL.
+#include "ep/cuda/launch.cuh"
+#include "ep/cuda/lists.cuh"
+#include "ep/cuda/rows.cuh"
+
+namespace strait
+{
+namespace
+{
+
+DEVICE uint32_t warp_of_launch()
+{
+    return blockIdx.x * WARPS + warp_of_thread();
+}
+
+// ---- Dispatch: to the ranks of experts ------------------------------------------------------------------------------
+
+struct send_shared {
+    call_state call;
+    uint8_t *rows[STRAIT_EP_RANKS_MAX]; // place 0 of the own list at each rank; null: nothing goes there
+    uint32_t room[STRAIT_EP_RANKS_MAX]; // places there
+    uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
+};
+
+// The slot of place 0 of the own list at a rank.
+DEVICE uint64_t first_slot(const ep_send_args &args, uint32_t rank)
+{
+    return args.group.low_latency ? static_cast<uint64_t>(args.group.rank) * args.group.tokens_max
+                                  : args.handle.send_base[rank];
+}
+
+DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
+{
+    const ep_group_view &group = args.group;
+    const uint32_t count = args.handle.send_count[rank];
+    at.rows[rank] = nullptr;
+    at.room[rank] = 0;
+    if (!takes_part(at.call, rank) || count == 0)
+        return;
+    const uint64_t first = first_slot(args, rank);
+    uint64_t rows = group.at.row_slots;
+    uint8_t *to = ep_rows_of(&group, rank, at.call.epoch, args.row_bytes, 0);
+    if (!group.low_latency) {
+        const ep_announce *said = ep_announce_of(&group, group.rank, rank);
+        to = ep_announced(&group, rank, {load_fresh(&said->offset), load_fresh(&said->rows)}, args.row_bytes, &rows);
+    }
+    if (to == nullptr) {
+        atomicOr(&at.call.ranks, 1ull << rank);
+        return;
+    }
+    const uint64_t room = rows > first ? rows - first : 0;
+    at.rows[rank] = to + first * args.row_bytes;
+    at.room[rank] = room < count ? static_cast<uint32_t>(room) : count;
+}
+
+// Stores `each` words for each place of a list: put(place * each + i) = get(token, i).
+template <class GET, class PUT>
+DEVICE void send_words(const ep_send_args &args, uint32_t rank, uint32_t each, const GET &get, const PUT &put)
+{
+    const uint32_t words = args.handle.send_count[rank] * each;
+    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < words; x += gridDim.x * THREADS) {
+        const uint32_t token = args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + x / each];
+        put(x, get(token, x % each));
+    }
+}
+
+DEVICE void send_lists(const ep_send_args &args, uint32_t rank, const call_state &call)
+{
+    const ep_group_view &group = args.group;
+    const uint32_t topk = args.handle.topk;
+    const int32_t *own = args.handle.own_topk;
+    int32_t *numbers =
+        ep_numbers_of(&group, rank, call.epoch, topk, static_cast<uint64_t>(group.rank) * group.tokens_max);
+    send_words(
+        args, rank, topk + 1,
+        [&](uint32_t token, uint32_t i) {
+            return i < topk ? own[static_cast<uint64_t>(token) * topk + i] : static_cast<int32_t>(token);
+        },
+        [&](uint32_t x, int32_t number) { numbers[x] = number; });
+    uint32_t *counts = ep_counts_of(&group, rank, call.epoch, group.rank);
+    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < group.rank_count; i += gridDim.x * THREADS)
+        counts[i] = args.handle.send_count[i];
+}
+
+DEVICE void send_weights(const ep_send_args &args, uint32_t rank, const call_state &call)
+{
+    const uint32_t topk = args.handle.topk;
+    float *weights = ep_weights_of(&args.group, rank, call.epoch, topk, first_slot(args, rank));
+    send_words(
+        args, rank, topk, [&](uint32_t token, uint32_t i) { return args.weights[static_cast<uint64_t>(token) * topk + i]; },
+        [&](uint32_t x, float weight) { weights[x] = weight; });
+}
+
+// A warp for each place, since scales may be long.
+DEVICE void send_scales(const ep_send_args &args, uint32_t rank, const call_state &call)
+{
+    const uint32_t words = args.scale_bytes / 4, count = args.handle.send_count[rank];
+    uint32_t *to = reinterpret_cast<uint32_t *>(
+        ep_scales_of(&args.group, rank, call.epoch, args.scale_bytes, first_slot(args, rank)));
+    for (uint32_t j = warp_of_launch(); j < count; j += gridDim.x * WARPS) {
+        const uint32_t token = args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + j];
+        const uint32_t *from =
+            reinterpret_cast<const uint32_t *>(args.scales + static_cast<uint64_t>(token) * args.scale_bytes);
+        for (uint32_t i = lane_of_thread(); i < words; i += LANES)
+            to[static_cast<uint64_t>(j) * words + i] = from[i];
+    }
+}
+
+// Places of the ranks that a token goes to, from lanes' indices into the lists of 32 ranks, to the warp's list.
+DEVICE uint32_t add_places(const ep_send_args &args, uint32_t from, int32_t index, uint32_t count, send_shared &at)
+{
+    const uint32_t rank = from + lane_of_thread();
+    const bool goes = rank < args.group.rank_count && index >= 0 && at.rows[rank] != nullptr &&
+                      static_cast<uint32_t>(index) < at.room[rank];
+    const uint32_t ballot = __ballot_sync(ALL_LANES, goes);
+    if (goes)
+        at.places[warp_of_thread()][count + count_bits(ballot & ((1u << lane_of_thread()) - 1))] =
+            at.rows[rank] + static_cast<uint64_t>(index) * args.row_bytes;
+    return count + count_bits(ballot);
+}
+
+// The index of a token in the list of rank `from` + lane.
+DEVICE int32_t load_index(const ep_send_args &args, uint32_t token, uint32_t from)
+{
+    const uint32_t rank = from + lane_of_thread();
+    return token < args.tokens && rank < args.group.rank_count
+               ? args.handle.send_index[static_cast<uint64_t>(token) * args.group.rank_count + rank]
+               : -1;
+}
+
+// Reads each row once and stores it to all ranks that it goes to. Indices of a warp's next row are under way while it
+// copies one.
+DEVICE void send_rows(const ep_send_args &args, send_shared &at)
+{
+    const uint32_t warps = gridDim.x * WARPS, ranks = args.group.rank_count;
+    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, args.tokens, warps);
+    const uint32_t tasks = args.tokens * cut.parts;
+    uint32_t task = warp_of_launch();
+    int32_t low = load_index(args, task / cut.parts, 0), high = load_index(args, task / cut.parts, LANES);
+    for (; task < tasks; task += warps) {
+        const uint32_t token = task / cut.parts;
+        uint32_t count = add_places(args, 0, low, 0, at);
+        if (ranks > LANES)
+            count = add_places(args, LANES, high, count, at);
+        low = load_index(args, (task + warps) / cut.parts, 0);
+        if (ranks > LANES)
+            high = load_index(args, (task + warps) / cut.parts, LANES);
+        __syncwarp();
+        if (count > 0)
+            copy_part(cut, task % cut.parts, args.rows + static_cast<uint64_t>(token) * args.row_bytes,
+                      at.places[warp_of_thread()], count);
+        __syncwarp();
+    }
+}
+
+DEVICE void keep_weights(const ep_send_args &args)
+{
+    const uint32_t words = args.tokens * args.handle.topk;
+    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < words; x += gridDim.x * THREADS)
+        args.handle.weights[x] = args.weights[x];
+}
+
+// For all threads. False: the group has failed.
+DEVICE bool find_rooms(const ep_send_args &args, send_shared &at)
+{
+    if (!args.group.low_latency && !wait_ranks(args.group, EP_FLAG_READY, at.call))
+        return false;
+    for (uint32_t rank = threadIdx.x; rank < args.group.rank_count; rank += THREADS)
+        find_room(args, rank, at);
+    return check_ranks(args.group, STRAIT_ERR_CORRUPT, at.call);
+}
+
+__global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant__ ep_send_args args)
+{
+    extern __shared__ uint4 memory[];
+    send_shared &at = *reinterpret_cast<send_shared *>(memory);
+    const ep_group_view &group = args.group;
+    open_call(group, args.handle, args.begin, at.call);
+    if (at.call.failed == 0 && (args.rows == nullptr || find_rooms(args, at))) {
+        if (args.keep_weights)
+            keep_weights(args);
+        for (uint32_t rank = 0; rank < group.rank_count; rank++) {
+            if (!takes_part(at.call, rank))
+                continue;
+            if (args.lists)
+                send_lists(args, rank, at.call);
+            if (args.weights != nullptr)
+                send_weights(args, rank, at.call);
+            if (args.scales != nullptr)
+                send_scales(args, rank, at.call);
+        }
+        if (args.rows != nullptr)
+            send_rows(args, at);
+    }
+    if (!is_last_block(group, at.call))
+        return;
+    if (args.begin)
+        keep_epoch(group, args.handle, at.call);
+    signal_ranks(group, args.signal, at.call);
+}
+
+// ---- Dispatch: from all ranks ---------------------------------------------------------------------------------------
+
+struct receive_shared {
+    call_state call;
+    record_lists lists;
+    uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
+    uint32_t counters[COUNTER_WORDS];
+};
+
+// For all threads. LL: how many records have come from each rank. False: the group has failed.
+DEVICE bool take_counts(const ep_receive_args &args, receive_shared &at)
+{
+    const ep_group_view &group = args.group;
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS) {
+        const uint32_t *counts = ep_counts_of(&group, group.rank, at.call.epoch, rank);
+        const uint32_t count = takes_part(at.call, rank) ? load_fresh(counts + group.rank) : 0;
+        at.lists.count[rank] = count <= group.tokens_max ? count : 0;
+        if (count > group.tokens_max)
+            atomicOr(&at.call.ranks, 1ull << rank);
+    }
+    if (!check_ranks(group, STRAIT_ERR_CORRUPT, at.call))
+        return false;
+    add_bases(at.lists, group.rank_count);
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count && blockIdx.x == 0; rank += THREADS) {
+        args.handle.recv_count[rank] = at.lists.count[rank];
+        args.handle.recv_base[rank] = rank * group.tokens_max;
+    }
+    return true;
+}
+
+// For all threads. LL EXPERT_MAJOR: the rows of the block's records in the zones of their experts; a block counts what
+// comes before them itself, so that blocks need not wait for each other. False: the group has failed.
+DEVICE bool place_rows(const ep_receive_args &args, const record_range &range, receive_shared &at)
+{
+    const ep_group_view &group = args.group;
+    const uint32_t experts = group.local_experts, zone = group.rank_count * group.tokens_max;
+    for (uint32_t expert = threadIdx.x; expert < experts; expert += THREADS)
+        at.counters[expert] = expert * zone;
+    __syncthreads();
+    count_before(group, args.handle, at.lists, range.first, at.call, at.counters);
+    __syncthreads();
+    place_records(group, args.handle, at.lists, range, at.counters, zone, at.call);
+    if (!check_ranks(group, STRAIT_ERR_CORRUPT, at.call))
+        return false;
+    int32_t *totals = args.handle.totals;
+    if (blockIdx.x == gridDim.x - 1) { // nothing comes after its records
+        for (uint32_t expert = threadIdx.x; expert < experts; expert += THREADS)
+            totals[2 + expert] = static_cast<int32_t>(at.counters[expert] - expert * zone);
+        if (threadIdx.x < 2)
+            totals[threadIdx.x] = 0;
+        for (uint32_t expert = threadIdx.x; expert < experts && args.expert_counts != nullptr; expert += THREADS)
+            args.expert_counts[expert] = static_cast<int32_t>(at.counters[expert] - expert * zone);
+    }
+    return true;
+}
+
+// For all threads. Which records the block gives to the outputs, with their lists taken. False: the group has failed.
+DEVICE bool take_records(const ep_receive_args &args, receive_shared &at, record_range &range)
+{
+    const ep_group_view &group = args.group;
+    const bool low_latency = group.low_latency;
+    if (!low_latency && static_cast<uint32_t>(args.handle.totals[1]) > args.row_count) {
+        if (threadIdx.x == 0)
+            fail(group, STRAIT_ERR_NO_SPACE, group.rank);
+        return false;
+    }
+    if (low_latency && !take_counts(args, at))
+        return false;
+    if (!low_latency)
+        load_lists(group, args.handle, at.call, at.lists);
+    range = range_of_block(at.lists.base[group.rank_count]);
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count && blockIdx.x == 0; rank += THREADS)
+        if (args.rank_counts != nullptr)
+            args.rank_counts[rank] = static_cast<int32_t>(at.lists.count[rank]);
+    if (!low_latency)
+        return true;
+    take_numbers(group, args.handle, at.lists, range, at.call, nullptr);
+    if (!check_ranks(group, STRAIT_ERR_CORRUPT, at.call))
+        return false;
+    return args.handle.layout != STRAIT_EP_EXPERT_MAJOR || place_rows(args, range, at);
+}
+
+// A record that came: its slot in the arena, which is its row in outputs that are not by expert.
+struct arrival {
+    uint64_t record, slot;
+};
+
+DEVICE arrival arrival_of(const ep_receive_args &args, const record_lists &lists, uint32_t i)
+{
+    const uint64_t record = record_of(args.group, find_record(lists, args.group.rank_count, i));
+    return {record, args.group.low_latency ? record : i};
+}
+
+DEVICE void give_rows(const ep_receive_args &args, const record_range &range, receive_shared &at)
+{
+    const uint32_t records = range.end - range.first, topk = args.handle.topk, lane = lane_of_thread();
+    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, WARPS);
+    const bool by_expert = args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    uint8_t **const places = at.places[warp_of_thread()];
+    for (uint32_t task = warp_of_thread(); task < records * cut.parts; task += WARPS) {
+        const arrival is = arrival_of(args, at.lists, range.first + task / cut.parts);
+        int64_t row = lane == 0 ? static_cast<int64_t>(is.slot) : -1;
+        if (by_expert)
+            row = lane < topk ? args.handle.expert_row[is.record * topk + lane] : -1;
+        const uint32_t ballot = __ballot_sync(ALL_LANES, row >= 0);
+        if (row >= 0)
+            places[count_bits(ballot & ((1u << lane) - 1))] = args.rows + static_cast<uint64_t>(row) * args.row_bytes;
+        __syncwarp();
+        if (ballot != 0)
+            copy_part(cut, task % cut.parts,
+                      ep_rows_of(&args.group, args.group.rank, at.call.epoch, args.row_bytes, is.slot), places,
+                      count_bits(ballot));
+        __syncwarp();
+    }
+}
+
+DEVICE void give_scale_row(const ep_receive_args &args, const uint32_t *from, uint64_t row)
+{
+    const uint32_t words = args.scale_bytes / 4;
+    uint32_t *to = reinterpret_cast<uint32_t *>(args.scales) + row * words;
+    for (uint32_t i = lane_of_thread(); i < words; i += LANES)
+        to[i] = load_fresh(from + i);
+}
+
+DEVICE void give_scales(const ep_receive_args &args, const record_range &range, receive_shared &at)
+{
+    const uint32_t topk = args.handle.topk;
+    for (uint32_t i = range.first + warp_of_thread(); i < range.end; i += WARPS) {
+        const arrival is = arrival_of(args, at.lists, i);
+        const uint32_t *from = reinterpret_cast<const uint32_t *>(
+            ep_scales_of(&args.group, args.group.rank, at.call.epoch, args.scale_bytes, is.slot));
+        if (args.handle.layout != STRAIT_EP_EXPERT_MAJOR) {
+            give_scale_row(args, from, is.slot);
+            continue;
+        }
+        for (uint32_t k = 0; k < topk; k++) {
+            const int32_t row = args.handle.expert_row[is.record * topk + k];
+            if (row >= 0)
+                give_scale_row(args, from, static_cast<uint64_t>(row));
+        }
+    }
+}
+
+// Weights and numbers of experts.
+DEVICE void give_words(const ep_receive_args &args, const record_range &range, receive_shared &at)
+{
+    const ep_group_view &group = args.group;
+    const uint32_t topk = args.handle.topk;
+    const bool by_expert = args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    const int32_t first = args.global_ids ? static_cast<int32_t>(group.rank * group.local_experts) : 0;
+    for (uint32_t x = threadIdx.x; x < (range.end - range.first) * topk; x += THREADS) {
+        const uint32_t k = x % topk;
+        const arrival is = arrival_of(args, at.lists, range.first + x / topk);
+        const int32_t number = args.handle.numbers[is.record * (topk + 1) + k];
+        const int64_t place = by_expert ? static_cast<int64_t>(args.handle.expert_row[is.record * topk + k])
+                                        : static_cast<int64_t>(is.slot * topk + k);
+        if (place < 0)
+            continue;
+        if (args.weights != nullptr)
+            args.weights[place] =
+                number >= 0 ? load_fresh(ep_weights_of(&group, group.rank, at.call.epoch, topk, is.slot) + k) : 0.0f;
+        if (args.topk != nullptr && !by_expert)
+            args.topk[place] = number >= 0 ? first + number : -1;
+    }
+}
+
+__global__ void __launch_bounds__(THREADS, 1) receive_kernel(const __grid_constant__ ep_receive_args args)
+{
+    extern __shared__ uint4 memory[];
+    receive_shared &at = *reinterpret_cast<receive_shared *>(memory);
+    const ep_group_view &group = args.group;
+    record_range range;
+    open_call(group, args.handle, false, at.call);
+    if (at.call.failed == 0 && wait_ranks(group, EP_FLAG_DATA, at.call) && take_records(args, at, range)) {
+        if (args.rows != nullptr)
+            give_rows(args, range, at);
+        if (args.scales != nullptr)
+            give_scales(args, range, at);
+        if (args.weights != nullptr || args.topk != nullptr)
+            give_words(args, range, at);
+    }
+    is_last_block(group, at.call); // the last one clears the tickets
+}
+
+// ---- LL combine: rows back to the ranks of their tokens -------------------------------------------------------------
+
+struct send_back_shared {
+    call_state call;
+    record_lists lists;
+    uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
+};
+
+// A part of each row of a record: RANK_MAJOR one, EXPERT_MAJOR one of each expert here.
+DEVICE void send_record_back(const ep_send_back_args &args, const row_parts &cut, uint32_t part,
+                             const record_place &place, send_back_shared &at)
+{
+    const ep_group_view &group = args.group;
+    const uint32_t topk = args.handle.topk, lane = lane_of_thread();
+    const uint64_t record = record_of(group, place);
+    const bool by_expert = args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    uint64_t slot = static_cast<uint64_t>(group.rank) * group.tokens_max + place.j;
+    int32_t row = lane == 0 ? static_cast<int32_t>(record) : -1;
+    if (by_expert) {
+        row = lane < topk ? args.handle.expert_row[record * topk + lane] : -1;
+        slot = static_cast<uint64_t>(args.handle.numbers[record * (topk + 1) + topk]) * topk + lane;
+    }
+    uint8_t **const places = at.places[warp_of_thread()];
+    if (row >= 0)
+        places[lane] = ep_rows_of(&group, place.rank, at.call.epoch, args.row_bytes, slot);
+    uint32_t left = __ballot_sync(ALL_LANES, row >= 0);
+    for (; left != 0; left &= left - 1) {
+        const uint32_t k = lowest_bit(left);
+        const uint32_t from = __shfl_sync(ALL_LANES, static_cast<uint32_t>(row), k);
+        copy_part(cut, part, args.rows + static_cast<uint64_t>(from) * args.row_bytes, places + k, 1);
+    }
+    __syncwarp();
+}
+
+__global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_constant__ ep_send_back_args args)
+{
+    extern __shared__ uint4 memory[];
+    send_back_shared &at = *reinterpret_cast<send_back_shared *>(memory);
+    const ep_group_view &group = args.group;
+    open_call(group, args.handle, true, at.call);
+    if (at.call.failed == 0) {
+        load_lists(group, args.handle, at.call, at.lists);
+        const uint32_t warps = gridDim.x * WARPS, records = at.lists.base[group.rank_count];
+        const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, warps);
+        for (uint32_t task = warp_of_launch(); task < records * cut.parts; task += warps)
+            send_record_back(args, cut, task % cut.parts,
+                             find_record(at.lists, group.rank_count, task / cut.parts), at);
+    }
+    if (!is_last_block(group, at.call))
+        return;
+    keep_epoch(group, args.handle, at.call);
+    signal_ranks(group, EP_FLAG_DATA, at.call);
+}
+
+} // namespace
+} // namespace strait
+
+cudaError_t ep_cuda_send(const struct ep_send_args *args, uint32_t multiprocessors, cudaStream_t stream)
+{
+    return strait::launch<ep_send_args, strait::send_shared>(reinterpret_cast<const void *>(strait::send_kernel), *args,
+                                                             strait::blocks_of(args->group, multiprocessors), stream);
+}
+
+cudaError_t ep_cuda_receive(const struct ep_receive_args *args, uint32_t multiprocessors, cudaStream_t stream)
+{
+    return strait::launch<ep_receive_args, strait::receive_shared>(
+        reinterpret_cast<const void *>(strait::receive_kernel), *args,
+        strait::blocks_of(args->group, multiprocessors), stream);
+}
+
+cudaError_t ep_cuda_send_back(const struct ep_send_back_args *args, uint32_t multiprocessors, cudaStream_t stream)
+{
+    return strait::launch<ep_send_back_args, strait::send_back_shared>(
+        reinterpret_cast<const void *>(strait::send_back_kernel), *args,
+        strait::blocks_of(args->group, multiprocessors), stream);
+}
+
+cudaError_t ep_cuda_load_move(void)
+{
+    const void *const kernels[] = {reinterpret_cast<const void *>(strait::send_kernel),
+                                   reinterpret_cast<const void *>(strait::receive_kernel),
+                                   reinterpret_cast<const void *>(strait::send_back_kernel)};
+    return strait::load(kernels);
+}

@@ -1,0 +1,36 @@
+/* Launches of the phases that kernels.h describes: what they do is said there. Each enqueues on the stream and returns;
+ * `multiprocessors` are the device's. A launch has at most a block for each multiprocessor of the group's budget. */
+#ifndef STRAIT_EP_CUDA_PHASES_H
+#define STRAIT_EP_CUDA_PHASES_H
+
+#include <cuda_runtime_api.h>
+
+#include "ep/kernels.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+cudaError_t ep_cuda_route(const struct ep_route_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_announce(const struct ep_announce_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_send(const struct ep_send_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_plan(const struct ep_plan_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_receive(const struct ep_receive_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_stage(const struct ep_stage_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_send_back(const struct ep_send_back_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
+
+/* Of ep_handle_view.scratch. */
+uint64_t ep_cuda_scratch_bytes(const struct ep_group_view *group);
+
+/* Loads the kernels. A kernel that is loaded by its first launch waits for all that runs on the device, which may be
+ * waiting for that launch. */
+cudaError_t ep_cuda_load_lists(void);
+cudaError_t ep_cuda_load_move(void);
+cudaError_t ep_cuda_load_combine(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

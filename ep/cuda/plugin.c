@@ -1,0 +1,136 @@
+/* The plugin: what libstrait-ep opens for memory of GPUs. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "ep/cuda/backend.h"
+#include "ep/cuda/phases.h"
+
+__attribute__((visibility("default"))) ep_plugin_get strait_ep_plugin;
+
+static enum strait_status tell(const struct ep_open_args *args, enum strait_status status, const char *what,
+                               const char *why)
+{
+    if (args->text_size > 0)
+        snprintf(args->text, args->text_size, "%s: %s", what, why);
+    return status;
+}
+
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
+
+/* Kernels are loaded here, see phases.h. */
+static cudaError_t prepare(struct ep_cuda *cuda)
+{
+    int count = 0;
+    cudaError_t error = cudaGetDevice(&cuda->device);
+
+    if (error == cudaSuccess)
+        error = cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, cuda->device);
+    cuda->multiprocessors = (uint32_t)count;
+    if (error == cudaSuccess)
+        error = ep_cuda_load_lists();
+    if (error == cudaSuccess)
+        error = ep_cuda_load_move();
+    if (error == cudaSuccess)
+        error = ep_cuda_load_combine();
+    if (error == cudaSuccess)
+        error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
+    return error;
+}
+
+static void cuda_close(void *context)
+{
+    struct ep_cuda *cuda = context;
+    struct ep_cuda_entered entered;
+
+    if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
+        (void)ep_cuda_good(cudaDeviceSynchronize());
+        (void)ep_cuda_good(cudaStreamDestroy(cuda->stream));
+        ep_cuda_leave(&entered);
+    }
+    free(cuda);
+}
+
+static enum strait_status cuda_open(const struct ep_open_args *args, void **context)
+{
+    const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
+
+    if (args->coded)
+        return tell(args, STRAIT_ERR_UNSUPPORTED, "compressed rows on GPUs", "not in this version");
+    if (blocking != NULL && atoi(blocking) != 0) /* kernels wait for those that other ranks launch later */
+        return tell(args, STRAIT_ERR_UNSUPPORTED, "CUDA_LAUNCH_BLOCKING", "lets each kernel end before the next");
+    struct ep_cuda *cuda = calloc(1, sizeof(*cuda));
+    if (cuda == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    const cudaError_t error = prepare(cuda);
+    if (!ep_cuda_good(error)) {
+        free(cuda);
+        return tell(args, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE,
+                    "the GPU cannot be used", cudaGetErrorString(error));
+    }
+    *context = cuda;
+    return STRAIT_OK;
+}
+
+static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strait_ep_layout layout, uint32_t topk)
+{
+    (void)layout;
+    (void)topk;
+    return ep_cuda_scratch_bytes(group);
+}
+
+/* ---- Phases ------------------------------------------------------------------------------------------------------ */
+
+#define PHASE(name)                                                                              \
+    static enum strait_status cuda_##name(void *context, const struct ep_##name##_args *args,    \
+                                          struct CUstream_st *stream)                            \
+    {                                                                                            \
+        const struct ep_cuda *cuda = context;                                                    \
+        struct ep_cuda_entered entered;                                                          \
+        if (!ep_cuda_enter(cuda, &entered))                                                      \
+            return STRAIT_ERR_DEVICE;                                                            \
+        const bool launched = ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream)); \
+        ep_cuda_leave(&entered);                                                                 \
+        return launched ? STRAIT_OK : STRAIT_ERR_DEVICE;                                         \
+    }
+
+PHASE(route)
+PHASE(announce)
+PHASE(send)
+PHASE(plan)
+PHASE(receive)
+PHASE(stage)
+PHASE(send_back)
+PHASE(reduce)
+PHASE(settle)
+
+const struct ep_ops *strait_ep_plugin(void)
+{
+    static const struct ep_ops ops = {.version = EP_OPS_VERSION,
+                                      .open = cuda_open,
+                                      .close = cuda_close,
+                                      .arena_create = ep_cuda_arena_create,
+                                      .arena_map = ep_cuda_arena_map,
+                                      .arena_unmap = ep_cuda_arena_unmap,
+                                      .arena_destroy = ep_cuda_arena_destroy,
+                                      .host_attach = ep_cuda_host_attach,
+                                      .host_detach = ep_cuda_host_detach,
+                                      .alloc = ep_cuda_alloc,
+                                      .free = ep_cuda_free,
+                                      .alloc_pinned = ep_cuda_alloc_pinned,
+                                      .free_pinned = ep_cuda_free_pinned,
+                                      .write = ep_cuda_write,
+                                      .read = ep_cuda_read,
+                                      .scratch_bytes = cuda_scratch_bytes,
+                                      .route = cuda_route,
+                                      .announce = cuda_announce,
+                                      .send = cuda_send,
+                                      .plan = cuda_plan,
+                                      .receive = cuda_receive,
+                                      .stage = cuda_stage,
+                                      .send_back = cuda_send_back,
+                                      .reduce = cuda_reduce,
+                                      .settle = cuda_settle};
+    int devices = 0;
+
+    return ep_cuda_good(cudaGetDeviceCount(&devices)) && devices > 0 ? &ops : NULL;
+}
