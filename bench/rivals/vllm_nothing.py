@@ -1,5 +1,5 @@
-"""A connector of vLLM that moves nothing: what is left of a decode engine's wait when a transfer takes no time. Its tokens
-are wrong."""
+"""A connector of vLLM that moves nothing: what is left of a decode engine's wait when a transfer takes no time. Its
+tokens are wrong."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Loads(KVConnectorMetadata):
 
 
 class NothingConnector(KVConnectorBase_V1, SupportsHMA):
-    """Option "asynchronous": whether a load has a step of its own, as it must where it takes time and other requests are
-    to go on meanwhile."""
+    """Option "asynchronous": whether a load has a step of its own, as it must where it takes time and other requests
+    are to go on meanwhile."""
 
     def __init__(self, vllm_config: Any, role: Any, kv_cache_config: Any):
         super().__init__(vllm_config, role, kv_cache_config)
