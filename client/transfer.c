@@ -511,6 +511,7 @@ static struct message expect_message(const struct strait_transfer *transfer, con
     message.expect.deadline_ms = params->deadline_ms;
     message.expect.tokens = params->tokens;
     message.expect.pages = params->tell_pages;
+    message.expect.within = params->begins_within;
     return message;
 }
 

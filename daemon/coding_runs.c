@@ -62,12 +62,18 @@ static bool is_long(const struct coding_runs *runs)
 }
 
 /* Of what is far below what was expected, one run tells enough. */
+static bool is_known(const struct coding_runs *runs, enum strait_element element,
+                     const struct coding_candidate *candidate)
+{
+    const struct coding_rate *rate = &runs->rates[element][candidate->mode];
+    return rate->samples >= CODING_SAMPLES ||
+           (rate->samples != 0 && rate->latest[0] < CODING_FAR * candidate->expected);
+}
+
 static double value_of(const struct coding_runs *runs, enum strait_element element,
                        const struct coding_candidate *candidate)
 {
-    const struct coding_rate *rate = &runs->rates[element][candidate->mode];
-    const bool is_far = rate->samples != 0 && rate->latest[0] < CODING_FAR * candidate->expected;
-    return is_far || rate->samples >= CODING_SAMPLES ? median(rate) : candidate->expected;
+    return is_known(runs, element, candidate) ? median(&runs->rates[element][candidate->mode]) : candidate->expected;
 }
 
 /* Another mode than the best, in turn; best: none is due. */
@@ -95,14 +101,27 @@ static const struct coding_candidate *trial(const struct coding_runs *runs, enum
     return best;
 }
 
+/* A mode that is not known yet, once the best one is; best: there is none. What is expected of it does not matter, as
+ * the link seems slow where processors are the limit. */
+static const struct coding_candidate *unknown(const struct coding_runs *runs, enum strait_element element,
+                                              const struct coding_candidate *list, uint32_t count,
+                                              const struct coding_candidate *best)
+{
+    for (uint32_t i = 0; i < count && is_known(runs, element, best); i++)
+        if (list[i].tried && !is_known(runs, element, &list[i]))
+            return &list[i];
+    return best;
+}
+
 static void begin_run(struct coding_runs *runs, enum strait_element element, const struct coding_candidate *list,
                       uint32_t count, double least_gain)
 {
-    const struct coding_candidate *best = &list[0];
+    const struct coding_candidate *best = &list[0], *other;
     for (uint32_t i = 1; i < count; i++)
         if (value_of(runs, element, &list[i]) > value_of(runs, element, best) * least_gain)
             best = &list[i];
-    runs->mode = trial(runs, element, list, count, best)->mode;
+    other = unknown(runs, element, list, count, best);
+    runs->mode = (other != best ? other : trial(runs, element, list, count, best))->mode;
     runs->element = element;
     runs->open = true;
     runs->raw = runs->busy = 0;

@@ -18,8 +18,8 @@
 #define CODING_LEG_BYTES    (4ull << 20)  /* smaller legs are not timed: messages take much of their time */
 #define CODING_EARLY        64u           /* of the first so many runs */
 #define CODING_TRIALS_EARLY 8u            /* one in so many has another mode than the best, */
-#define CODING_TRIALS       32u           /* and one in so many later, */
-#define CODING_RARELY       4u            /* of which so many times fewer one that is known to be far slower, */
+#define CODING_TRIALS       16u           /* and one in so many later, */
+#define CODING_RARELY       8u            /* of which so many times fewer one that is known to be far slower, */
 #define CODING_FAR          0.8           /* that is below this of the best */
 #define CODING_SAMPLES      2u            /* runs until a rate counts */
 #define CODING_LATEST       5u            /* runs whose median is the rate */

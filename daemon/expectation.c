@@ -377,6 +377,7 @@ struct expectation *expectation_create(struct node *node, struct session *sessio
     e->sources = message->sources != 0 ? message->sources : 1;
     e->tokens = message->tokens;
     e->tells_pages = message->pages;
+    e->begins_within = message->within;
     e->deadline = uv_now(node->loop) + message->deadline_ms;
     pool->uses++;
     session->undrained++;

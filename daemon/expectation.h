@@ -13,9 +13,10 @@ struct expectation {
     struct request request; /* first */
     struct epoch epoch;
     uint32_t sources;
-    uint32_t tokens;   /* of the request; 0: not said */
-    bool tells_pages;  /* the client is told of each page that has landed */
-    uint64_t deadline; /* loop's clock, ms */
+    uint32_t tokens;    /* of the request; 0: not said */
+    bool begins_within; /* the first page of each group may lack tokens at its beginning */
+    bool tells_pages;   /* the client is told of each page that has landed */
+    uint64_t deadline;  /* loop's clock, ms */
     struct wire_span *wanted;
     uint32_t wanted_count;
     struct coverage *coverage;

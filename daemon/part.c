@@ -263,27 +263,47 @@ struct part *part_get(struct expectation *e, const struct pool_blob *source, uin
     return part;
 }
 
-/* ---- The end ----------------------------------------------------------------------------------------------------- */
+/* ---- Where tokens begin and end ---------------------------------------------------------------------------------- */
 
-/* Where what has come of a group of the expectation's pool ends: in pages, as a fraction. All parts of it have to
- * agree, or one of them lacks tokens that another has. */
+/* Where what has come of a group of the expectation's pool begins, or ends: in pages, as a fraction. All parts of it
+ * have to agree, or one of them lacks tokens that another has. */
 struct end {
     uint64_t tiles, tiles_of_page; /* 0: not known yet */
     bool differs;
 };
 
-static void find_end(const struct part *part, uint32_t g, struct end *ends)
+typedef bool find_in_coverage(const struct coverage *coverage, uint32_t group, uint32_t *tile);
+
+static void find_end(const struct part *part, uint32_t g, find_in_coverage *find, struct end *ends)
 {
     const struct reshape_group *group = &part->reshape.groups[g];
     struct end *known = &ends[group->group[RESHAPE_SINK]];
     const uint64_t tiles = group->tiles[RESHAPE_SINK];
     uint32_t end;
-    if (!coverage_end(part->coverage, g, &end))
+    if (!find(part->coverage, g, &end))
         known->differs = true;
     else if (known->tiles_of_page == 0)
         *known = (struct end){.tiles = end, .tiles_of_page = tiles, .differs = known->differs};
     else
         known->differs |= end * known->tiles_of_page != known->tiles * tiles;
+}
+
+static void find_ends(const struct expectation *e, find_in_coverage *find, struct end *ends)
+{
+    const struct part *part;
+    LL_FOREACH (e->parts, part)
+        for (uint32_t g = 0; g < part->reshape.group_count; g++)
+            find_end(part, g, find, ends);
+}
+
+/* Tiles [first, first + count) of a group are not missed. */
+static void waive(struct expectation *e, const struct part *part, uint32_t g, uint32_t first, uint32_t count,
+                  const struct told *told)
+{
+    for (uint32_t r = 0; r < part->reshape.groups[g].count; r++) {
+        const struct come come = come_of(part, g, r, first, count);
+        subtract(e, &come, told);
+    }
 }
 
 /* Waives the tiles behind the last one that has landed, up to the end of its page. */
@@ -293,24 +313,36 @@ static void end_group(struct expectation *e, const struct part *part, uint32_t g
     const struct reshape_group *group = &part->reshape.groups[g];
     const uint32_t tiles = group->tiles[RESHAPE_SINK];
     uint32_t end;
-    if (part->ends[g] != 0 || ends[group->group[RESHAPE_SINK]].differs || !coverage_end(part->coverage, g, &end) ||
-        end % tiles == 0)
-        return;
-    for (uint32_t r = 0; r < group->count; r++) {
-        const struct come come = come_of(part, g, r, end, tiles - end % tiles);
-        subtract(e, &come, told);
-    }
+    if (part->ends[g] == 0 && !ends[group->group[RESHAPE_SINK]].differs && coverage_end(part->coverage, g, &end) &&
+        end % tiles != 0)
+        waive(e, part, g, end, tiles - end % tiles, told);
+}
+
+/* Waives the tiles before the first one that has landed, if that is in the group's first page. */
+static void begin_group(struct expectation *e, const struct part *part, uint32_t g, const struct end *begins,
+                        const struct told *told)
+{
+    const struct reshape_group *group = &part->reshape.groups[g];
+    const uint32_t tiles = group->tiles[RESHAPE_SINK];
+    struct page_cursor cursor = {0};
+    const struct page_span *span = page_group_next(&e->request.pages.groups[group->group[RESHAPE_SINK]], &cursor);
+    uint32_t begin;
+    if (span != NULL && !begins[group->group[RESHAPE_SINK]].differs && coverage_begin(part->coverage, g, &begin) &&
+        begin % tiles != 0 && begin / tiles == span->first)
+        waive(e, part, g, begin - begin % tiles, begin % tiles, told);
 }
 
 void parts_end(struct expectation *e, void (*layer)(void *owner, int32_t layer), void *owner)
 {
     const struct told told = {layer, owner};
-    struct end ends[STRAIT_GROUPS_MAX] = {{0}};
+    struct end begins[STRAIT_GROUPS_MAX] = {{0}}, ends[STRAIT_GROUPS_MAX] = {{0}};
     const struct part *part;
+    find_ends(e, coverage_end, ends);
+    find_ends(e, coverage_begin, begins);
     LL_FOREACH (e->parts, part)
-        for (uint32_t g = 0; g < part->reshape.group_count; g++)
-            find_end(part, g, ends);
-    LL_FOREACH (e->parts, part)
-        for (uint32_t g = 0; g < part->reshape.group_count; g++)
+        for (uint32_t g = 0; g < part->reshape.group_count; g++) {
             end_group(e, part, g, ends, &told);
+            if (e->begins_within)
+                begin_group(e, part, g, begins, &told);
+        }
 }

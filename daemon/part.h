@@ -33,7 +33,7 @@ bool part_land(struct expectation *expectation, struct part *part, const struct 
 
 /* All sources have brought what they have. Where a source's last page ends inside a page of the expectation, the rest
  * of that page is not missed: these tokens do not exist. Where the expectation says how many there are, that is known
- * from the beginning. */
+ * from the beginning. The same holds of what is before a source's first page, where the expectation allows it. */
 void parts_end(struct expectation *expectation, void (*layer)(void *owner, int32_t layer), void *owner);
 
 #endif

@@ -225,6 +225,7 @@ struct message_expect {
     const struct wire_page_list *lists;
     struct view trace; /* a valid context of TRACE_BYTES, or none; that of a READ which follows is here, too */
     uint32_t tokens;   /* of the request, from logical index 0 on; 0: not said */
+    bool within;       /* the first page of each group may lack tokens at its beginning */
     bool pages;        /* the client is told of each page that has landed */
 };
 

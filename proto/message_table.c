@@ -536,6 +536,7 @@ MESSAGE(expect, struct message_expect, Expect) = {
     BYTES_OR_NONE(expect, trace, TRACE_BYTES),
     U32(expect, tokens, 0, UINT32_MAX),
     BOOL(expect, pages),
+    BOOL(expect, within),
 };
 
 static bool event_valid(struct view event)

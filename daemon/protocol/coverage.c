@@ -304,6 +304,19 @@ static uint32_t last_landed(const uint64_t *row, const struct page_span *span)
     return 0;
 }
 
+#define NOT_LANDED UINT32_MAX
+
+/* The ordinal of the first one that has landed in a row, of those of a span. NOT_LANDED: none has. */
+static uint32_t first_landed(const uint64_t *row, const struct page_span *span)
+{
+    for (uint32_t i = 0; i < span->count; i++) {
+        const uint32_t ordinal = span->ordinal + i;
+        if ((row[ordinal / 64] >> ordinal % 64 & 1) != 0)
+            return ordinal;
+    }
+    return NOT_LANDED;
+}
+
 bool coverage_end(const struct coverage *coverage, uint32_t g, uint32_t *end)
 {
     const struct cover_group *group = &coverage->groups[g];
@@ -322,6 +335,28 @@ bool coverage_end(const struct coverage *coverage, uint32_t g, uint32_t *end)
         common = last;
     }
     *end = common;
+    return group->region_count > 0;
+}
+
+bool coverage_begin(const struct coverage *coverage, uint32_t g, uint32_t *begin)
+{
+    const struct cover_group *group = &coverage->groups[g];
+    uint32_t common = 0;
+    for (uint32_t r = 0; r < group->region_count; r++) {
+        const uint64_t *row = group->landed + (uint64_t)r * group->words;
+        struct page_cursor cursor = {0};
+        const struct page_span *span;
+        uint32_t ordinal = NOT_LANDED;
+        while (ordinal == NOT_LANDED && (span = page_group_next(&coverage->pages->groups[g], &cursor)) != NULL)
+            ordinal = first_landed(row, span);
+        if (ordinal == NOT_LANDED)
+            return false;
+        const uint32_t first = span->first + (ordinal - span->ordinal);
+        if (r > 0 && first != common)
+            return false;
+        common = first;
+    }
+    *begin = common;
     return group->region_count > 0;
 }
 

@@ -47,6 +47,8 @@ uint32_t coverage_layers_landed(const struct coverage *coverage);
 /* The logical index behind the last page of a group that has landed in any region; *end is set if it is the same in all
  * of them. False: it is not, or none has landed. */
 bool coverage_end(const struct coverage *coverage, uint32_t group, uint32_t *end);
+/* The same of the first page of a group that has landed. */
+bool coverage_begin(const struct coverage *coverage, uint32_t group, uint32_t *begin);
 
 /* Reports ranges of pages of which some region has not landed, in order of group and index, until `range` has enough
  * and returns false. Each range lies in one span of `pages` and is not empty; its ids are borrowed from there. Long

@@ -301,7 +301,10 @@ struct strait_expect_params {
                                 and the last one is not full, its layer is then complete when these tokens have come,
                                 and not only when the sources have said `last`; a source that brings further pages into
                                 it fails the request */
-    bool tell_pages;         /* events PAGES tell of each page that is in place; 0 in the bytes behind it */
+    bool tell_pages;         /* events PAGES tell of each page that is in place */
+    bool begins_within;      /* where pages are rearranged, the first page of each group may lack the tokens before the
+                                sources' first page, as those of a sliding window: they are not missed when the sources
+                                have said `last`, and what the page has in their place stays; 0 in the bytes behind it */
 };
 
 /* About keys. The key of a live expectation or a live offer is taken. The key of a request that was DONE may be reused

@@ -319,6 +319,7 @@ class ExpectParams(Structure):
         ("traceparent", c_char_p),
         ("tokens", c_uint32),
         ("tell_pages", c_bool),
+        ("begins_within", c_bool),
     ]
 
 

@@ -456,6 +456,7 @@ class Pool(_Handle):
         sources: int = 1,
         tokens: int = 0,
         tell_pages: bool = False,
+        begins_within: bool = False,
         trace: str | None = None,
     ) -> Transfer:
         """Sink: these pages will receive this request, within `deadline` seconds.
@@ -463,6 +464,8 @@ class Pool(_Handle):
         tokens: of the request, counted from logical index 0; 0: not said. Where pages are rearranged and the last one
             is not full, its layers are then complete when these tokens have come.
         tell_pages: events PAGES tell of pages that are in place: they may be read before the verdict.
+        begins_within: where pages are rearranged, the first page of each group may lack the tokens before the sources'
+            first page, as those of a sliding window: what it has in their place stays.
         trace: the header traceparent of W3C Trace Context, of a trace to which the request belongs: if it is sampled,
             the daemon logs a span when the request ends. InvalidError, with the reason, if it is malformed.
         """
@@ -478,6 +481,7 @@ class Pool(_Handle):
             traceparent=_traceparent(trace),
             tokens=tokens,
             tell_pages=tell_pages,
+            begins_within=begins_within,
         )
         check(lib.strait_expect(self._handle, byref(params), byref(handle)), "expect")
         return self._client._add_transfer(handle, self)

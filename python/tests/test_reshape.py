@@ -159,15 +159,17 @@ class Worker:
         """[token, head, value] of all pages."""
         return np.concatenate([self.arrays[role, layer][page] for page in ids])
 
-    def check(self, model, ids, brought):
-        """The request's tokens are there; behind what the source's pages bring, nothing was written, nor elsewhere."""
+    def check(self, model, ids, brought, begin=0):
+        """The request's tokens from `begin` on are there; before them, behind what the source's pages bring, and
+        elsewhere, nothing was written."""
         if self.gpu:
             self.whole[:] = self.gpu.values(self.tensor)
         for layer in self.side.layers:
             for kv, role in enumerate("kv"):
                 have = self.read(layer, role, ids)
                 want = model[layer, kv][:, self.side.heads.start : self.side.heads.stop]
-                assert (have[:TOKENS] == want).all(), (self.side.name, layer, role)
+                assert (have[begin:TOKENS] == want[begin:]).all(), (self.side.name, layer, role)
+                assert (have[:begin] == self.sentinel).all(), (self.side.name, layer, role)
                 assert (have[brought:] == self.sentinel).all(), (self.side.name, layer, role)
         others = [page for page in range(COUNT) if page not in ids]
         assert all((array[others] == self.sentinel).all() for array in self.arrays.values()), self.side.name
@@ -413,6 +415,60 @@ def test_a_hole_before_the_end_is_missing(places):
     offer = source.pool.offer("hole", [Pages(ids[:2]), Pages(ids[3:], first=3)], lease=20, last=True)
     offer.start(source_place.client.import_peer(export(sink)))
     found = verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation]
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
+    assert set(found.failed) == {(0, sink.ids()[0])}
+
+
+WINDOWED = [side for side in SIDES if side.tokens == 64]
+
+
+def land_window(places, key, side, froms, within=True, pages=range(2, 5), apart=0):
+    """What comes of these pages of 16 tokens at a sink that expects them from the first on; each source lacks `apart`
+    more of them than the one before."""
+    source_place, sink_place = places
+    sources, sink = [Worker(source_place, of) for of in froms], Worker(sink_place, side)
+    model = whole_model(11)
+    expectation = sink.pool.expect(key, sink.ids(), deadline=20, sources=len(froms), begins_within=within)
+    offers = []
+    for number, source in enumerate(sources):
+        ids = source.ids()
+        source.write(model, ids)
+        parts = [Pages([ids[page]], first=page) for page in pages[number * apart :]]
+        offers.append(source.pool.offer(f"{key} {number}", parts, lease=20, last=True))
+        expectation.start(sink_place.client.import_peer(export(source)), f"{key} {number}")
+    clients = [place.client for place in places]
+    return verdicts(until(clients, lambda said: expectation in verdicts(said)))[expectation], model, sink
+
+
+@pytest.mark.parametrize("side", WINDOWED, ids=[side.name for side in WINDOWED])
+def test_a_window_begins_within_a_page(places, side):
+    found, model, sink = land_window(places, f"window {side.name}", side, [Side("16")])
+    assert found.state == State.DONE, found.text
+    sink.check(model, sink.ids(), brought=80, begin=32)
+
+
+def test_a_window_of_two_ranks_begins_within_a_page(places):
+    found, model, sink = land_window(places, "window of two", Side("64", tokens=64), TWO, pages=range(1, 5))
+    assert found.state == State.DONE, found.text
+    sink.check(model, sink.ids(), brought=80, begin=16)
+
+
+@pytest.mark.parametrize(
+    "name, within, pages, missing",
+    [
+        ("not allowed", False, [2, 3, 4], 0),
+        ("a hole in it", True, [1, 3, 4], 0),
+        ("not in the first page", True, [4], 0),
+    ],
+)
+def test_a_window_lacks_nothing_else(places, name, within, pages, missing):
+    found, _, sink = land_window(places, name, Side("64", tokens=64), [Side("16")], within, pages)
+    assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
+    assert (0, sink.ids()[missing]) in set(found.failed)
+
+
+def test_ranks_that_begin_differently_lack_tokens(places):
+    found, _, sink = land_window(places, "uneven window", Side("64", tokens=64), TWO, pages=range(1, 5), apart=1)
     assert (found.state, found.reason) == (State.FAILED, Reason.GEOMETRY), found.text
     assert set(found.failed) == {(0, sink.ids()[0])}
 

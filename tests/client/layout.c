@@ -39,6 +39,8 @@ FIELD(progress, reserved, 20);
 FIELD(pool_params, compat, 24);
 FIELD(expect_params, traceparent, 56);
 FIELD(expect_params, tell_pages, 68);
+FIELD(expect_params, begins_within, 69);
+SIZE(expect_params, 72);
 FIELD(offer_params, traceparent, 80);
 FIELD(append_params, later, 64);
 FIELD(start_params, direction, 8);

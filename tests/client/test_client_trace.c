@@ -96,6 +96,7 @@ TEST(programs_that_know_no_tokens_are_served)
     expect.traceparent = TRACEPARENT;
     expect.tokens = 72;
     expect.tell_pages = true;
+    expect.begins_within = true;
     ck_assert_int_eq(STRAIT_OK, strait_expect(pool, &expect, &transfer));
     expect.key = "earlier";
     expect.key_size = strlen("earlier");
@@ -105,6 +106,7 @@ TEST(programs_that_know_no_tokens_are_served)
     ck_assert_uint_eq(72, find_got(MESSAGE_EXPECT, 0)->expect.tokens);
     ck_assert_uint_eq(0, find_got(MESSAGE_EXPECT, 1)->expect.tokens);
     ck_assert(find_got(MESSAGE_EXPECT, 0)->expect.pages && !find_got(MESSAGE_EXPECT, 1)->expect.pages);
+    ck_assert(find_got(MESSAGE_EXPECT, 0)->expect.within && !find_got(MESSAGE_EXPECT, 1)->expect.within);
     ck_assert_uint_eq(TRACE_BYTES, find_got(MESSAGE_EXPECT, 1)->expect.trace.size);
     for (size_t size = offsetof(struct strait_read_params, tell_pages); size <= sizeof(struct strait_read_params);
          size += sizeof(uint64_t))

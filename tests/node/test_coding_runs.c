@@ -103,7 +103,7 @@ TEST(a_link_that_becomes_slow_is_coded_for_at_once)
     struct world w;
     setup_world(&w, 1.25e9, 1.0e9, 0.9e9, 0.95e9);
     (void)rate_over(&w, 64);
-    ck_assert_int_eq(RAW, w.runs.mode);
+    ck_assert(rate_over(&w, 64) >= 0.97 * 1.25e9);
     w.carries[RAW] = 0.12e9;
     w.carries[PARTS] = w.carries[SPLIT] = w.carries[BASE] = 0.139e9;
     (void)rate_over(&w, 8);
@@ -115,7 +115,7 @@ TEST(a_link_that_becomes_fast_is_left_raw)
     struct world w;
     setup_world(&w, 0.12e9, 0.139e9, 0.138e9, 0.138e9);
     (void)rate_over(&w, 64);
-    ck_assert_int_ne(RAW, w.runs.mode);
+    ck_assert(rate_over(&w, 64) >= 0.97 * 0.139e9);
     w.carries[RAW] = 1.25e9;
     w.carries[PARTS] = w.carries[SPLIT] = w.carries[BASE] = 1.0e9;
     (void)rate_over(&w, 256);
