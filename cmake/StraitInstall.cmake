@@ -16,6 +16,8 @@ set_property(TARGET straitd APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${libraries_f
 # For programs that open NCCL by name: a folder for LD_LIBRARY_PATH, of its own, as it hides NCCL from what finds it there.
 file(CREATE_LINK ../../libstrait-coll.so.0 ${PROJECT_BINARY_DIR}/libnccl.so.2 SYMBOLIC)
 install(FILES ${PROJECT_BINARY_DIR}/libnccl.so.2 DESTINATION ${CMAKE_INSTALL_LIBDIR}/strait/nccl)
+# So does the one in place of NCCL EP.
+install(TARGETS strait-nccl-ep LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/strait/nccl_ep NAMELINK_SKIP)
 if(STRAIT_TOOLS)
     install(TARGETS strait RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES docs/strait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)

@@ -75,7 +75,7 @@ function(strait_python_test name)
     strait_add_test(${name} LABELS python TIMEOUT ${ARG_TIMEOUT}
         COMMAND sh -c ${STRAIT_RUN_PYTHON} ${Python3_EXECUTABLE} ${modules} ${ARG_COMMAND}
         ENVIRONMENT "STRAIT_LIBRARY=$<TARGET_FILE:strait-codec>" "STRAIT_CLIENT_LIBRARY=$<TARGET_FILE:strait-client>"
-                    "STRAIT_CHECKPOINT_LIBRARY=$<TARGET_FILE:strait-checkpoint>"
+                    "STRAIT_CHECKPOINT_LIBRARY=$<TARGET_FILE:strait-checkpoint>" "STRAIT_EP_LIBRARY=$<TARGET_FILE:strait-ep>"
                     "STRAITD=$<TARGET_FILE:straitd>" "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-node>" "PYTHONPATH=${PROJECT_SOURCE_DIR}/python"
                     "PYTHONDONTWRITEBYTECODE=1")
 endfunction()

@@ -1,8 +1,9 @@
-"""Builds libstrait-codec.so, libstrait.so and libstrait-checkpoint.so from the tree this folder lies in and puts them
-into the wheel, next to the modules; and, where there is an nvcc, the codec's plugin for GPUs.
+"""Builds libstrait-codec.so, libstrait.so, libstrait-checkpoint.so and libstrait-ep.so from the tree this folder lies
+in and puts them into the wheel, next to the modules; and, where there is an nvcc, the codec's plugin for GPUs.
 
-STRAIT_LIBRARY=/path/to/libstrait-codec.so, STRAIT_CLIENT_LIBRARY=/path/to/libstrait.so and STRAIT_CHECKPOINT_LIBRARY=
-/path/to/libstrait-checkpoint.so pack those instead: with any of them nothing is built. A plugin beside the former is packed too.
+STRAIT_LIBRARY=/path/to/libstrait-codec.so, STRAIT_CLIENT_LIBRARY=/path/to/libstrait.so, STRAIT_CHECKPOINT_LIBRARY=
+/path/to/libstrait-checkpoint.so and STRAIT_EP_LIBRARY=/path/to/libstrait-ep.so pack those instead: with any of them
+nothing is built. A plugin beside the first is packed too.
 
 STRAIT_PREFIX=/path/to/an/installation packs its bin, lib and share/strait, with the commands strait and straitd: what
 deploy/wheel.sh does. STRAIT_WHEEL_PLATFORM is the wheel's platform then.
@@ -31,7 +32,7 @@ HERE = Path(__file__).resolve().parent
 TREE = HERE / "tree" if (HERE / "tree").is_dir() else HERE.parent
 #: What of it an sdist needs: files, and folders with all in them.
 SOURCES = (
-    "CHANGELOG.md CMakeLists.txt LICENSE NOTICE checkpoint client cmake collective daemon deploy docs examples include kernels"
+    "CHANGELOG.md CMakeLists.txt LICENSE NOTICE checkpoint client cmake collective daemon deploy docs ep examples include kernels"
     " proto transport"
 ).split()
 #: Name, target that builds it, variable that names another one.
@@ -39,6 +40,7 @@ LIBRARIES = (
     ("libstrait-codec.so", "strait-codec", "STRAIT_LIBRARY"),
     ("libstrait.so", "strait-client", "STRAIT_CLIENT_LIBRARY"),
     ("libstrait-checkpoint.so", "strait-checkpoint", "STRAIT_CHECKPOINT_LIBRARY"),
+    ("libstrait-ep.so", "strait-ep", "STRAIT_EP_LIBRARY"),
 )
 #: Folder of libraries of others, beside the package.
 LIBS = "strait.libs"

@@ -171,6 +171,8 @@ cc "$work/ep.c" -o "$work/ep" $(pkg-config --cflags --libs strait-ep)
 "$work/ep"
 # The loader says what it cannot preload, and goes on.
 [ -z "$(LD_PRELOAD=$libdir/strait/nccl/libnccl.so.2 true 2>&1)" ]
+# It finds libstrait-ep by itself.
+[ -z "$(env -u LD_LIBRARY_PATH LD_PRELOAD="$libdir/strait/nccl_ep/libnccl_ep.so.0" true 2>&1)" ]
 
 echo "CMake:"
 cat >"$work/CMakeLists.txt" <<'CMAKE'

@@ -194,12 +194,12 @@ static bool cuda_run(nep_stream stream, void (*function)(void *argument), void *
 
 static bool cuda_copy(void *to, const void *from, size_t bytes, nep_stream stream)
 {
-    return cuda.copy((uintptr_t)to, (uintptr_t)from, bytes, stream) == 0;
+    return bytes == 0 || cuda.copy((uintptr_t)to, (uintptr_t)from, bytes, stream) == 0;
 }
 
-static bool cuda_copy_out(void *to, const void *from, size_t bytes, nep_stream stream)
+static bool cuda_wait(nep_stream stream)
 {
-    return cuda.copy((uintptr_t)to, (uintptr_t)from, bytes, stream) == 0 && cuda.synchronize(stream) == 0;
+    return cuda.synchronize(stream) == 0;
 }
 
 /* Zeroes, and the low halves at every second place. */
@@ -238,7 +238,7 @@ static const struct nep_memory cuda_memory = {
     .alloc_pinned = cuda_alloc_pinned,
     .free_pinned = cuda_free_pinned,
     .copy = cuda_copy,
-    .copy_out = cuda_copy_out,
+    .wait = cuda_wait,
     .run = cuda_run,
     .widen = cuda_widen,
     .stream = cuda_stream,
@@ -268,6 +268,12 @@ static bool host_copy(void *to, const void *from, size_t bytes, nep_stream strea
 {
     (void)stream;
     memcpy(to, from, bytes);
+    return true;
+}
+
+static bool host_wait(nep_stream stream)
+{
+    (void)stream;
     return true;
 }
 
@@ -305,7 +311,7 @@ static const struct nep_memory host_memory = {
     .alloc_pinned = malloc,
     .free_pinned = free,
     .copy = host_copy,
-    .copy_out = host_copy,
+    .wait = host_wait,
     .run = host_run,
     .widen = host_widen,
     .stream = host_stream,

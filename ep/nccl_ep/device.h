@@ -21,7 +21,7 @@ struct nep_nccl {
 /* That which the program has loaded, or else libnccl.so.2. NULL: there is none. */
 const struct nep_nccl *nep_nccl(void);
 
-/* Memory that tensors of a group lie in. What takes a stream only enqueues work on GPUs, copy_out excepted, and can be
+/* Memory that tensors of a group lie in. What takes a stream only enqueues work on GPUs, wait excepted, and can be
  * captured. False: the driver failed. */
 struct nep_memory {
     bool (*enter)(int device); /* makes the device current, until leave */
@@ -31,8 +31,8 @@ struct nep_memory {
     bool (*fill)(void *to, uint8_t value, size_t bytes, nep_stream stream);
     void *(*alloc_pinned)(size_t bytes); /* of the host, for copy from and to */
     void (*free_pinned)(void *memory);
-    bool (*copy)(void *to, const void *from, size_t bytes, nep_stream stream);        /* to or from the host */
-    bool (*copy_out)(void *to, const void *from, size_t bytes, nep_stream stream);    /* to the host, and waits */
+    bool (*copy)(void *to, const void *from, size_t bytes, nep_stream stream); /* of the device, or pinned */
+    bool (*wait)(nep_stream stream);
     bool (*run)(nep_stream stream, void (*function)(void *argument), void *argument); /* on the host, in order */
     /* int32 that are not negative to int64. */
     bool (*widen)(int64_t *to, const int32_t *from, size_t count, nep_stream stream);

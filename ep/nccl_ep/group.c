@@ -20,14 +20,21 @@ nep_result ncclEpGetVersion(int *version)
 
 /* ---- Bootstrap --------------------------------------------------------------------------------------------------- */
 
-/* NCCL gathers only what lies in memory of its device. */
-static bool gather(const struct ncclEpGroup *group, uint8_t *staged, nep_stream stream, const void *send, void *receive,
-                   size_t bytes)
+/* Memory that NCCL gathers by: of the host, then of the device, each for what is sent and all that comes. */
+struct staging {
+    uint8_t *host, *device;
+    nep_stream stream;
+};
+
+static bool gather(const struct ncclEpGroup *group, const struct staging *staging, size_t bytes)
 {
     const struct nep_memory *memory = group->memory;
-    return memory->copy(staged, send, bytes, stream) &&
-           nep_nccl()->AllGather(staged, staged + bytes, bytes, NEP_INT8, group->comm, stream) == NEP_SUCCESS &&
-           memory->copy_out(receive, staged + bytes, bytes * group->config.rank_count, stream);
+    return memory->copy(staging->device, staging->host, bytes, staging->stream) &&
+           nep_nccl()->AllGather(staging->device, staging->device + bytes, bytes, NEP_INT8, group->comm,
+                                 staging->stream) == NEP_SUCCESS &&
+           memory->copy(staging->host + bytes, staging->device + bytes, bytes * group->config.rank_count,
+                        staging->stream) &&
+           memory->wait(staging->stream);
 }
 
 /* strait_ep_all_gather of a communicator. */
@@ -35,13 +42,19 @@ static int gather_all(void *context, const void *send, void *receive, size_t byt
 {
     const struct ncclEpGroup *group = context;
     const struct nep_memory *memory = group->memory;
+    const size_t all = bytes * group->config.rank_count;
     if (!memory->enter(group->device))
         return -1;
-    uint8_t *staged = memory->alloc(bytes * (group->config.rank_count + 1));
-    nep_stream stream = memory->stream();
-    const bool good = staged != NULL && gather(group, staged, stream, send, receive, bytes);
-    memory->stream_end(stream);
-    memory->free(staged);
+    const struct staging staging = {memory->alloc_pinned(bytes + all), memory->alloc(bytes + all), memory->stream()};
+    bool good = staging.host != NULL && staging.device != NULL;
+    if (good)
+        memcpy(staging.host, send, bytes);
+    good = good && gather(group, &staging, bytes);
+    if (good)
+        memcpy(receive, staging.host + bytes, all);
+    memory->stream_end(staging.stream);
+    memory->free(staging.device);
+    memory->free_pinned(staging.host);
     memory->leave();
     return good ? 0 : -1;
 }
@@ -223,20 +236,30 @@ static nep_result check_masked(const struct ncclEpGroup *group, const void *poin
 }
 
 /* The caller's ranks are in memory of the device. */
+static bool write_ranks(const struct ncclEpGroup *group, int *mask, const int32_t *ranks, nep_stream stream)
+{
+    const struct nep_memory *memory = group->memory;
+    const size_t bytes = group->config.rank_count * sizeof(ranks[0]);
+    if (!memory->enter(group->device))
+        return false;
+    void *host = memory->alloc_pinned(bytes);
+    if (host != NULL)
+        memcpy(host, ranks, bytes);
+    const bool good = host != NULL && memory->copy(mask, host, bytes, stream) && memory->wait(stream);
+    memory->free_pinned(host);
+    memory->leave();
+    return good;
+}
+
 nep_result ncclEpMaskQuery(nep_group group, int *mask, nep_stream stream)
 {
     int32_t ranks[STRAIT_EP_RANKS_MAX];
     nep_result result = check_masked(group, mask, "ncclEpMaskQuery");
     if (result == NEP_SUCCESS)
         result = nep_result_of(strait_ep_mask_get(group->group, ranks, stream), "ncclEpMaskQuery", "");
-    if (result != NEP_SUCCESS)
-        return result;
-    const struct nep_memory *memory = group->memory;
-    if (!memory->enter(group->device))
-        return nep_refuse(NEP_CUDA_ERROR, "ncclEpMaskQuery: device %d cannot be used", group->device);
-    const bool good = memory->copy(mask, ranks, group->config.rank_count * sizeof(ranks[0]), stream);
-    memory->leave();
-    return good ? NEP_SUCCESS : nep_refuse(NEP_CUDA_ERROR, "ncclEpMaskQuery: the ranks could not be copied");
+    if (result == NEP_SUCCESS && !write_ranks(group, mask, ranks, stream))
+        result = nep_refuse(NEP_CUDA_ERROR, "ncclEpMaskQuery: the ranks could not be copied");
+    return result;
 }
 
 nep_result ncclEpMaskUpdate(nep_group group, const int *mask, nep_stream stream)

@@ -82,7 +82,7 @@ class Dense(nn.Module):
 
     def after(self, residual, made, targets):
         logits = self.head(self.norms[2](residual + made)).float()
-        return nn.functional.cross_entropy(logits, targets.view(-1))
+        return nn.functional.cross_entropy(logits, targets.reshape(-1))
 
 
 class Model(nn.Module):

@@ -98,7 +98,7 @@ def train(ranks, steps, device, dtype, optimizer_of, sum_gradients):
     for step in range(steps):
         found = losses(denses, experts, step, device)
         (torch.stack(found) / ranks).sum().backward()
-        history.append([float(loss) for loss in found])
+        history.append([float(loss.detach()) for loss in found])
         for parameters in zip(*(dense.parameters() for dense in denses)):
             summed = sum_gradients([parameter.grad for parameter in parameters])
             for parameter in parameters:

@@ -32,6 +32,7 @@ from .errors import (
     OutOfMemoryError,
     PageIdError,
     Status,
+    TimedOutError,
     TruncatedError,
     UnsupportedError,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "Role",
     "Stats",
     "Status",
+    "TimedOutError",
     "TruncatedError",
     "UnsupportedError",
     "calibrate",

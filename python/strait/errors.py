@@ -107,6 +107,10 @@ class DeviceError(Error):
     """A GPU refused or failed."""
 
 
+class TimedOutError(Error, TimeoutError):
+    """Another rank was waited for in vain."""
+
+
 class CollectiveError(Error):
     """NCCL, or libstrait-coll in its place, is missing, refused a call or failed.
 
@@ -135,6 +139,7 @@ CLASSES: dict[int, type[Error]] = {
     Status.ERR_IO: FileError,
     Status.ERR_AGAIN: AgainError,
     Status.ERR_DEVICE: DeviceError,
+    Status.ERR_TIMEOUT: TimedOutError,
 }
 
 

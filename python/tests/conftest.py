@@ -33,6 +33,7 @@ def find_library(name: str, variable: str) -> None:
 find_library("libstrait-codec.so", "STRAIT_LIBRARY")
 find_library("libstrait.so", "STRAIT_CLIENT_LIBRARY")
 find_library("libstrait-checkpoint.so", "STRAIT_CHECKPOINT_LIBRARY")
+find_library("libstrait-ep.so", "STRAIT_EP_LIBRARY")
 
 import strait  # noqa: E402
 

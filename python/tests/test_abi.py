@@ -70,6 +70,20 @@ HEADERS = {
             "checkpoint_load_options": _abi.CheckpointLoadOptions,
         },
     ),
+    "ep.h": (
+        _abi._EP_PROTOTYPES,
+        {
+            "ep_config": _abi.EpConfig,
+            "ep_handle_config": _abi.EpHandleConfig,
+            "ep_routing": _abi.EpRouting,
+            "ep_tensor": _abi.EpTensor,
+            "ep_dispatch_in": _abi.EpDispatchIn,
+            "ep_dispatch_out": _abi.EpDispatchOut,
+            "ep_combine_in": _abi.EpCombineIn,
+            "ep_combine_out": _abi.EpCombineOut,
+            "ep_info": _abi.EpInfo,
+        },
+    ),
 }
 
 
@@ -125,6 +139,14 @@ def test_enums_of_checkpoints_are_those_of_the_header():
     rows = re.findall(r"    STRAIT_CHECKPOINT_(\w+) = (\d+)", text_of("checkpoint.h"))
     ours = _abi.CHECKPOINT_MEMORY | _abi.CHECKPOINT_SAVE_FLAGS | _abi.CHECKPOINT_COMMIT_FLAGS
     assert {name.lower(): int(value) for name, value in rows} == ours
+
+
+def test_enums_of_expert_parallelism_are_those_of_the_header():
+    rows = re.findall(r"STRAIT_EP_(\w+) = (\d+)", text_of("ep.h"))
+    ours = _abi.EP_ALGORITHMS | _abi.EP_LAYOUTS | _abi.EP_MEMORY | _abi.EP_CODING | _abi.EP_OVERFLOW | _abi.EP_FLAGS
+    assert {name.lower(): int(value) for name, value in rows} == ours
+    sizes = dict(re.findall(r"#define STRAIT_EP_(\w+)_MAX +(\d+)u", text_of("ep.h")))
+    assert (int(sizes["RANKS"]), int(sizes["TOPK"])) == (_abi.EP_RANKS_MAX, _abi.EP_TOPK_MAX)
 
 
 @pytest.mark.parametrize("header", HEADERS)

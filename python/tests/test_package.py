@@ -70,11 +70,12 @@ def test_the_wheel_brings_the_library(tmp_path):
     assert wheel.name == f"strait-{strait.__version__}-py3-none-linux_{os.uname().machine}.whl"
     names = zipfile.ZipFile(wheel).namelist()
     assert {
-        f"strait/{name}" for name in ("libstrait-codec.so", "libstrait.so", "libstrait-checkpoint.so", "py.typed")
+        f"strait/{name}"
+        for name in ("libstrait-codec.so", "libstrait.so", "libstrait-checkpoint.so", "libstrait-ep.so", "py.typed")
     } <= set(names)
     site = tmp_path / "site"
     subprocess.run([*pip, "install", "--no-deps", "--target", str(site), str(wheel)], check=True)
-    code = "import strait, strait.service, strait.checkpoint; print(strait.__file__, strait.variants())"
+    code = "import strait, strait.service, strait.checkpoint, strait.ep; print(strait.__file__, strait.variants())"
     done = subprocess.run(
         [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(site)}, cwd=tmp_path, stdout=-1, text=True
     )

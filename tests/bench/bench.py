@@ -94,6 +94,24 @@ def check_checkpoint():
         assert os.listdir(folder) == []
 
 
+def check_ep():
+    small = [strait, "bench", "ep", "--tokens", "7", "--hidden", "256", "--experts", "8", "--topk", "3", "--repeats", "3"]
+    found = report([*small, "--ranks", "4", "--layout", "expert-major,rank-major,flat", "--types", "bf16,fp8", "--coding",
+                    "raw,coded", "--skew", "uniform,one"])
+    assert found["ranks"] == 4 and found["device"] == "host" and len(found["rows"]) == 4 * 2 * 2 * 2, found
+    for row in found["rows"]:
+        has(row, "algorithm layout type rows selections dispatch_GBps combine_GBps dispatch_selected_GBps arena_bytes medium")
+        assert row["wrong"] == 0 and row["coded"] == (row["coding"] == "coded"), row
+        assert 0 < row["rows"] <= row["selections"] and (row["skew"] != "one" or row["rows"] == 28), row
+        for phase in "update_ns", "dispatch_ns", "combine_ns":
+            assert 0 < row[phase]["p50"] <= row[phase]["p99"] <= row[phase]["max"], row
+        assert row["ratio"] > 1.1 if row["coded"] else row["ratio"] == 1, row
+    assert "WRONG" in run(1, "not what was sent", [*small, "--fault", "flip"])
+    run(2, "cannot be divided", [*small, "--ranks", "3"])
+    run(2, "nothing in common", [*small, "--algorithm", "ll", "--layout", "flat"])
+    run(2, "--topk 9 of --experts 8", [*small, "--topk", "9"])
+
+
 def check_transfer():
     count = len(paths.split(","))
     small = ["--pages", "16", "--repeats", "2", "--samples", "2"]
@@ -309,7 +327,7 @@ def check_collective():
     run(2, "NAME=VALUE", small + ["--env", "STRAIT_COLL"])
 
 
-for check in check_codec, check_checkpoint, check_transfer, check_hosts, check_device, check_collective:
+for check in check_codec, check_checkpoint, check_ep, check_transfer, check_hosts, check_device, check_collective:
     began = time.monotonic()
     check()
     print(f"{check.__name__}: {time.monotonic() - began:.1f} s")

@@ -216,6 +216,13 @@ FAKE_VISIBLE int cuMemHostAlloc(void **base, size_t size, unsigned flags)
     return make(size, -1, base);
 }
 
+FAKE_VISIBLE int cuMemFreeHost(void *base)
+{
+    demand(cuda_device() >= 0 && find(base, 1).device < 0);
+    unmake(base);
+    return FAKE_OK;
+}
+
 FAKE_VISIBLE int cuMemHostRegister_v2(void *base, size_t size, unsigned flags)
 {
     demand(cuda_device() >= 0 && flags == 3 && (uintptr_t)base % 4096 == 0 && size % 4096 == 0);
@@ -421,6 +428,41 @@ FAKE_VISIBLE int cuMemsetD8Async(void *to, unsigned char value, size_t size, voi
 {
     int status = fails();
     return status == FAKE_OK ? queue_copy((struct copy){to, NULL, size, value}, stream) : status;
+}
+
+FAKE_VISIBLE int cuLaunchHostFunc(void *stream, void (*function)(void *argument), void *argument)
+{
+    int status = fails();
+    return status == FAKE_OK ? cuda_queue(stream, function, argument) : status;
+}
+
+/* CUDA_MEMCPY2D, from and to memory of kind unified. */
+struct copy_2d {
+    size_t src_x, src_y;
+    int src_type;
+    const void *src_host;
+    const uint8_t *src;
+    void *src_array;
+    size_t src_pitch;
+    size_t dst_x, dst_y;
+    int dst_type;
+    void *dst_host;
+    uint8_t *dst;
+    void *dst_array;
+    size_t dst_pitch;
+    size_t width, height;
+};
+
+FAKE_VISIBLE int cuMemcpy2DAsync_v2(const struct copy_2d *copy, void *stream)
+{
+    int status = fails();
+    demand(copy->src_type == 4 && copy->dst_type == 4 && copy->src_x == 0 && copy->dst_x == 0);
+    demand(copy->src_y == 0 && copy->dst_y == 0 && copy->width <= copy->src_pitch && copy->width <= copy->dst_pitch);
+    for (size_t row = 0; row < copy->height && status == FAKE_OK; row++)
+        status = queue_copy(
+            (struct copy){copy->dst + row * copy->dst_pitch, copy->src + row * copy->src_pitch, copy->width, 0},
+            stream);
+    return status;
 }
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */

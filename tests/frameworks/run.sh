@@ -73,7 +73,7 @@ make_environment() { # FRAMEWORK
 export STRAIT_LIBRARY=$build/kernels/libstrait-codec.so.0 STRAIT_CLIENT_LIBRARY=$build/client/libstrait.so.0
 export STRAIT_COLLECTIVE_LIBRARY=$build/collective/libstrait-coll.so.0
 export STRAIT_TEST_NCCL=$build/tests/fakes/nccl_processes/libnccl.so.2
-export STRAIT_CHECKPOINT_LIBRARY=$build/checkpoint/libstrait-checkpoint.so.0
+export STRAIT_CHECKPOINT_LIBRARY=$build/checkpoint/libstrait-checkpoint.so.0 STRAIT_EP_LIBRARY=$build/ep/libstrait-ep.so.0
 export STRAITD=$build/daemon/straitd LD_LIBRARY_PATH=$build/daemon:$build/transport:$build/kernels
 export STRAIT_NIXL_PLUGIN=$build/frameworks/nixl/libplugin_STRAIT.so
 export PYTHONPATH=$root/python PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=1
@@ -84,7 +84,7 @@ for framework; do
     fi
     make_environment "$framework"
     if [ "$framework" = torch ]; then
-        "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider "$root"/python/tests/test_{torch,collective_torch}.py
+        "$environment/bin/python" -m pytest -q -rs -p no:cacheprovider "$root"/python/tests/test_{torch,collective_torch,torch_ep}.py
     fi
     (
         [ "$framework" != nixl ] || eval "$("$environment/bin/python" -m strait.nixl "$environment/plugins")"

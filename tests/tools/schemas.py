@@ -82,6 +82,9 @@ def documents(folder: Folder) -> dict[str, str]:
         "strait bench checkpoint --json": strait(
             *("bench", "checkpoint", "--json", "--folder", folder.path, "--size", "1M", "--repeats", "1")
         ),
+        "strait bench ep --json": strait(
+            *("bench", "ep", "--json", "--tokens", "4", "--hidden", "64", "--experts", "4", "--topk", "2", "--repeats", "1")
+        ),
         "strait demo --json": strait("demo", "--json"),
         "strait collectives report --json": strait("collectives", "report", "--json", folder.path),
         "straitd --examine": subprocess.run(
