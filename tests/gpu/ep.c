@@ -19,7 +19,7 @@ enum { CANARY_BYTE = 0xA5, REPLAYS = 1000, STEPS = 4, RUNS = 200, WARM_UP = 20 }
 
 static struct {
     int devices;
-    bool threads, no_peers;
+    bool threads, no_peers, alone;
     uint64_t seed;
     uint32_t groups;
 } setting;
@@ -342,15 +342,21 @@ static const char *medium_of(const struct side *side)
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
+/* Now and then. */
+static bool is_large(struct rng *rng)
+{
+    return rng_below(rng, 4) == 0 && !setting.alone;
+}
+
 /* Drawn by all ranks alike. */
 static struct strait_ep_config draw_config(struct rng *rng, uint32_t ranks)
 {
     struct strait_ep_config config = {
         .algorithm = rng_below(rng, 2) ? STRAIT_EP_LOW_LATENCY : STRAIT_EP_HIGH_THROUGHPUT, .overflow = STRAIT_EP_DROP};
 
-    config.experts = ranks * (1 + rng_below(rng, rng_below(rng, 4) == 0 ? 128 : 8));
-    config.tokens_max = 1 + rng_below(rng, rng_below(rng, 4) == 0 ? 3000 : 150);
-    config.row_bytes_max = 16 * (1 + rng_below(rng, rng_below(rng, 4) == 0 ? 1000 : 64));
+    config.experts = ranks * (1 + rng_below(rng, is_large(rng) ? 128 : 8));
+    config.tokens_max = 1 + rng_below(rng, is_large(rng) ? 3000 : setting.alone ? 30 : 150);
+    config.row_bytes_max = 16 * (1 + rng_below(rng, is_large(rng) ? 1000 : 64));
     config.scale_bytes_max = 4 * rng_below(rng, 8);
     config.topk_max = 1 + rng_below(rng, 10);
     const uint64_t copies = config.algorithm == STRAIT_EP_LOW_LATENCY ? config.experts : ranks * config.topk_max;
@@ -729,6 +735,12 @@ int main(int argc, char **argv)
     if (setting.devices == 0) {
         printf("skipped: there is no GPU\n");
         return 77;
+    }
+    if (argc == 2 && strcmp(argv[1], "--alone") == 0) {
+        setting.alone = true;
+        play(&scenes[0], 1, true, false);
+        play(&scenes[0], 1, true, true);
+        return 0;
     }
     for (int s = 0; s < COUNT(scenes); s++)
         for (int no_peers = 0; no_peers < 2 && is_named(scenes[s].name, argc - 1, argv + 1); no_peers++) {
