@@ -56,6 +56,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
     arena->rows_stride = aligned((uint64_t)arena->row_slots * config->row_bytes_max);
 
     arena->flags = place(arena, 1, aligned((uint64_t)EP_FLAG_KINDS * ranks * sizeof(uint64_t)));
+    arena->wake = place(arena, 1, aligned(sizeof(struct ep_wake)));
     arena->announce = place(arena, 1, aligned(ranks * sizeof(struct ep_announce)));
     arena->counts = place(arena, arena->buffers, arena->counts_stride);
     arena->numbers = place(arena, arena->buffers, arena->numbers_stride);

@@ -2,6 +2,7 @@
  * group's configuration alone, so it is the same on all ranks.
  *
  *   flags      [EP_FLAG_KINDS][R] u64     epochs, written by rank s at [kind][s]; they only grow
+ *   wake       struct ep_wake             of whoever waits for flags here; host backend only
  *   announce   [R] struct ep_announce     what rank s offers in this call, written by s (HT)
  *   counts     [buffers][R][R] u32        row s: how many tokens rank s sends to each rank, written by s
  *   numbers    [buffers][R * B][topk + 1] i32   of record s * B + j: the global numbers of its experts, -1 for none,
@@ -39,8 +40,15 @@ struct ep_announce {
     uint64_t rows;   /* of row_bytes each, that are there */
 };
 
+/* A rank that waits sleeps until the number changes. */
+struct ep_wake {
+    uint32_t number;
+    uint32_t sleeps; /* 1: it does, or is about to */
+};
+
 struct ep_arena {
-    uint64_t flags, announce, counts, numbers, weights, scales, rows, chunks, heap;     /* offsets, multiples of 256 */
+    uint64_t flags, wake, announce, counts, numbers, weights, scales, rows, chunks,
+        heap;                                                                           /* offsets, multiples of 256 */
     uint64_t counts_stride, numbers_stride, weights_stride, scales_stride, rows_stride; /* from buffer to buffer */
     uint64_t chunk_bytes; /* of one chunk, a multiple of 256; 0: not coded. A buffer has R of them */
     uint64_t heap_bytes;

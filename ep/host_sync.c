@@ -1,12 +1,14 @@
 #include "ep/host.h"
 
-#include <sched.h>
+#include <linux/futex.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-/* A wait looks at once, then lets others run, since ranks may be more than processors, then sleeps in between. */
-#define LOOKS    64u
-#define YIELDS   2000u
-#define SLEEP_NS 20000
+/* A wait looks for some microseconds, then sleeps until it is woken: ranks may be more than processors. It looks again
+ * after SLEEP_NS, as a rank may be killed between its signal and the waking. */
+#define LOOKS    200u
+#define SLEEP_NS 20000000u
 
 uint64_t ep_host_epoch(const struct ep_group_view *group, const struct ep_handle_view *handle, bool begin)
 {
@@ -46,11 +48,24 @@ static void missing(const struct ep_group_view *group, uint32_t rank)
                                 __ATOMIC_RELAXED);
 }
 
+static struct ep_wake *wake_of(const struct ep_group_view *group, uint32_t rank)
+{
+    return (struct ep_wake *)(group->arenas[rank] + group->at.wake);
+}
+
+/* Either the sleeper sees the flag, or this sees that it sleeps: both store before they load, in one order for all. */
 void ep_host_signal(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch)
 {
-    for (uint32_t rank = 0; rank < group->rank_count; rank++)
-        if (ep_host_active(group, rank))
-            __atomic_store_n(ep_flag_of(group, rank, kind, group->rank), epoch, __ATOMIC_RELEASE);
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        struct ep_wake *wake = wake_of(group, rank);
+        if (!ep_host_active(group, rank))
+            continue;
+        __atomic_store_n(ep_flag_of(group, rank, kind, group->rank), epoch, __ATOMIC_SEQ_CST);
+        if (__atomic_load_n(&wake->sleeps, __ATOMIC_SEQ_CST) == 0)
+            continue;
+        __atomic_add_fetch(&wake->number, 1, __ATOMIC_SEQ_CST);
+        syscall(SYS_futex, &wake->number, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
 }
 
 static uint64_t now_ns(void)
@@ -61,23 +76,34 @@ static uint64_t now_ns(void)
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* False: the flag has not come by the deadline, which begins to run when the first look of the wait was in vain. */
-static bool wait_flag(const uint64_t *flag, uint64_t epoch, uint64_t timeout_ns, uint64_t *deadline)
+static bool is_set(const uint64_t *flag, uint64_t epoch)
 {
-    for (uint32_t looked = 0; __atomic_load_n(flag, __ATOMIC_ACQUIRE) < epoch; looked++) {
-        if (looked < LOOKS)
-            continue;
+    return __atomic_load_n(flag, __ATOMIC_SEQ_CST) >= epoch;
+}
+
+/* False: the flag has not come by the deadline, which begins to run when the first wait was in vain. */
+static bool wait_flag(struct ep_wake *wake, const uint64_t *flag, uint64_t epoch, uint64_t timeout_ns,
+                      uint64_t *deadline)
+{
+    for (uint32_t looked = 0; looked < LOOKS; looked++)
+        if (is_set(flag, epoch))
+            return true;
+    for (;;) {
         const uint64_t now = now_ns();
         if (*deadline == 0)
             *deadline = timeout_ns < UINT64_MAX - now ? now + timeout_ns : UINT64_MAX;
-        else if (now >= *deadline)
-            return false;
-        if (looked < LOOKS + YIELDS)
-            sched_yield();
-        else
-            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
+        if (now >= *deadline)
+            return is_set(flag, epoch);
+        const uint64_t left = *deadline - now;
+        const struct timespec most = {.tv_nsec = left < SLEEP_NS ? (long)left : (long)SLEEP_NS};
+        const uint32_t number = __atomic_load_n(&wake->number, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&wake->sleeps, 1, __ATOMIC_SEQ_CST);
+        if (!is_set(flag, epoch))
+            syscall(SYS_futex, &wake->number, FUTEX_WAIT, number, &most, NULL, 0);
+        __atomic_store_n(&wake->sleeps, 0, __ATOMIC_SEQ_CST);
+        if (is_set(flag, epoch))
+            return true;
     }
-    return true;
 }
 
 bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch)
@@ -86,7 +112,8 @@ bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t
 
     for (uint32_t rank = 0; rank < group->rank_count && !ep_host_failed(group); rank++)
         if (ep_host_active(group, rank) &&
-            !wait_flag(ep_flag_of(group, group->rank, kind, rank), epoch, group->timeout_ns, &deadline))
+            !wait_flag(wake_of(group, group->rank), ep_flag_of(group, group->rank, kind, rank), epoch,
+                       group->timeout_ns, &deadline))
             missing(group, rank);
     return !ep_host_failed(group);
 }

@@ -131,9 +131,8 @@ static void run_killed(struct member *member)
     require(took >= SHORT_NS && took < SHORT_NS + 3000 * MILLISECOND + machine_late_ns() - late);
     require(strait_ep_async_error(group, &rank) == STRAIT_ERR_TIMEOUT && rank < 4 && rank != member->rank);
     /* The group is of no more use, and says so at once. */
-    const uint64_t again = now_ns();
+    group->view.timeout_ns = config.timeout_ns; /* longer than the test may take */
     require(try_step(group, member->rank, NEVER) == STRAIT_ERR_TIMEOUT);
-    require(now_ns() - again < SHORT_NS + machine_late_ns() - late);
     strait_ep_error_clear(group);
     require(strait_ep_async_error(group, NULL) == STRAIT_ERR_TIMEOUT);
     strait_ep_group_destroy(group);

@@ -85,9 +85,10 @@ TEST(areas_of_an_arena_follow_each_other_and_have_room)
         const uint64_t all = (uint64_t)ranks * config.tokens_max;
         require(low_latency ? at.slots == all && at.row_slots >= (uint64_t)config.tokens_max * config.topk_max
                             : at.slots <= all && at.row_slots == at.slots);
-        const uint64_t starts[] = {at.flags,  at.announce, at.counts, at.numbers, at.weights,
-                                   at.scales, at.rows,     at.chunks, at.heap,    at.bytes};
+        const uint64_t starts[] = {at.flags,  at.wake, at.announce, at.counts, at.numbers, at.weights,
+                                   at.scales, at.rows, at.chunks,   at.heap,   at.bytes};
         const uint64_t needs[] = {(uint64_t)EP_FLAG_KINDS * ranks * 8,
+                                  sizeof(struct ep_wake),
                                   (uint64_t)ranks * sizeof(struct ep_announce),
                                   (uint64_t)at.buffers * ranks * ranks * 4,
                                   at.buffers * all * (config.topk_max + 1) * 4,
