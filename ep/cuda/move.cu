@@ -53,18 +53,34 @@ DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
     at.room[rank] = room < count ? static_cast<uint32_t>(room) : count;
 }
 
-// Stores `each` words for each place of a list: put(place * each + i) = get(token, i).
+// Words that all threads of the launch share out, one run of them after another: a thread that has one of the first run
+// has one of the second only when every other thread has, too. Each takes a few loads that wait for each other.
+struct word_shares {
+    uint32_t taken; // words of runs before, modulo the number of threads
+
+    // The first word of this thread; the others follow at steps of all threads.
+    DEVICE uint32_t begin(uint32_t words)
+    {
+        const uint32_t threads = gridDim.x * THREADS, thread = blockIdx.x * THREADS + threadIdx.x;
+        const uint32_t first = (thread + threads - taken) % threads;
+        taken = (taken + words) % threads;
+        return first;
+    }
+};
+
+// Stores `each` words for each place of a list: put(place * each + i, get(token, i)).
 template <class GET, class PUT>
-DEVICE void send_words(const ep_send_args &args, uint32_t rank, uint32_t each, const GET &get, const PUT &put)
+DEVICE void send_words(const ep_send_args &args, uint32_t rank, uint32_t each, word_shares &shares, const GET &get,
+                       const PUT &put)
 {
     const uint32_t words = args.handle.send_count[rank] * each;
-    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < words; x += gridDim.x * THREADS) {
+    for (uint32_t x = shares.begin(words); x < words; x += gridDim.x * THREADS) {
         const uint32_t token = args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + x / each];
         put(x, get(token, x % each));
     }
 }
 
-DEVICE void send_lists(const ep_send_args &args, uint32_t rank, const call_state &call)
+DEVICE void send_lists(const ep_send_args &args, uint32_t rank, const call_state &call, word_shares &shares)
 {
     const ep_group_view &group = args.group;
     const uint32_t topk = args.handle.topk;
@@ -72,22 +88,23 @@ DEVICE void send_lists(const ep_send_args &args, uint32_t rank, const call_state
     int32_t *numbers =
         ep_numbers_of(&group, rank, call.epoch, topk, static_cast<uint64_t>(group.rank) * group.tokens_max);
     send_words(
-        args, rank, topk + 1,
+        args, rank, topk + 1, shares,
         [&](uint32_t token, uint32_t i) {
             return i < topk ? own[static_cast<uint64_t>(token) * topk + i] : static_cast<int32_t>(token);
         },
         [&](uint32_t x, int32_t number) { numbers[x] = number; });
     uint32_t *counts = ep_counts_of(&group, rank, call.epoch, group.rank);
-    for (uint32_t i = blockIdx.x * THREADS + threadIdx.x; i < group.rank_count; i += gridDim.x * THREADS)
+    for (uint32_t i = shares.begin(group.rank_count); i < group.rank_count; i += gridDim.x * THREADS)
         counts[i] = args.handle.send_count[i];
 }
 
-DEVICE void send_weights(const ep_send_args &args, uint32_t rank, const call_state &call)
+DEVICE void send_weights(const ep_send_args &args, uint32_t rank, const call_state &call, word_shares &shares)
 {
     const uint32_t topk = args.handle.topk;
     float *weights = ep_weights_of(&args.group, rank, call.epoch, topk, first_slot(args, rank));
     send_words(
-        args, rank, topk, [&](uint32_t token, uint32_t i) { return args.weights[static_cast<uint64_t>(token) * topk + i]; },
+        args, rank, topk, shares,
+        [&](uint32_t token, uint32_t i) { return args.weights[static_cast<uint64_t>(token) * topk + i]; },
         [&](uint32_t x, float weight) { weights[x] = weight; });
 }
 
@@ -153,10 +170,10 @@ DEVICE void send_rows(const ep_send_args &args, send_shared &at)
     }
 }
 
-DEVICE void keep_weights(const ep_send_args &args)
+DEVICE void keep_weights(const ep_send_args &args, word_shares &shares)
 {
     const uint32_t words = args.tokens * args.handle.topk;
-    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < words; x += gridDim.x * THREADS)
+    for (uint32_t x = shares.begin(words); x < words; x += gridDim.x * THREADS)
         args.handle.weights[x] = args.weights[x];
 }
 
@@ -177,15 +194,16 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
     const ep_group_view &group = args.group;
     open_call(group, args.handle, args.begin, at.call);
     if (at.call.failed == 0 && (args.rows == nullptr || find_rooms(args, at))) {
+        word_shares shares = {0};
         if (args.keep_weights)
-            keep_weights(args);
+            keep_weights(args, shares);
         for (uint32_t rank = 0; rank < group.rank_count; rank++) {
             if (!takes_part(at.call, rank))
                 continue;
             if (args.lists)
-                send_lists(args, rank, at.call);
+                send_lists(args, rank, at.call, shares);
             if (args.weights != nullptr)
-                send_weights(args, rank, at.call);
+                send_weights(args, rank, at.call, shares);
             if (args.scales != nullptr)
                 send_scales(args, rank, at.call);
         }

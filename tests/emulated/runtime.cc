@@ -207,6 +207,65 @@ cudaError_t cudaDeviceSynchronize()
     return cudaSuccess;
 }
 
+cudaError_t cudaSetDevice(int device)
+{
+    return device == 0 ? cudaSuccess : cudaErrorInvalidDevice;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode *)
+{
+    return cudaSuccess;
+}
+
+const char *cudaGetErrorString(cudaError_t)
+{
+    return "an error";
+}
+
+// Memory of the host is the device's too, and no other process has any.
+cudaError_t cudaHostRegister(void *, size_t, unsigned)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *)
+{
+    return cudaSuccess;
+}
+
+cudaError_t cudaHostGetDevicePointer(void **device, void *memory, unsigned)
+{
+    *device = memory;
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *)
+{
+    *handle = {};
+    return cudaSuccess;
+}
+
+cudaError_t cudaIpcOpenMemHandle(void **, cudaIpcMemHandle_t, unsigned)
+{
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cudaIpcCloseMemHandle(void *)
+{
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t cudaDeviceCanAccessPeer(int *can, int, int)
+{
+    *can = 0;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceEnablePeerAccess(int, unsigned)
+{
+    return cudaErrorInvalidDevice;
+}
+
 cudaError_t cudaGetLastError()
 {
     return cudaSuccess;

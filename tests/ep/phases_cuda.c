@@ -297,7 +297,7 @@ static void draw_step(void)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
     while ((uint64_t)rows_of_tensor() * step.row_bytes > 4u << 20)
         step.row_bytes = (step.row_bytes / 2 + 15) / 16 * 16;
-    step.row_count = one_in(25) ? rng_below(&rng, rows_of_tensor() + 1) : rows_of_tensor();
+    step.row_count = one_in(step.heap ? 6 : 25) ? rng_below(&rng, rows_of_tensor() + 1) : rows_of_tensor();
 }
 
 static int64_t draw_number(uint32_t habit)
@@ -386,13 +386,13 @@ static void spoil_lists(void)
     spoil(me, (uint64_t)((const uint8_t *)(numbers + k) - base), (uint32_t)odd[which]);
 }
 
-static struct ep_announce announce_of(const struct rank *rank, bool spoiled)
+static struct ep_announce announce_of(const struct rank *rank, uint64_t rows, bool spoiled)
 {
     struct ep_announce said = {0, 0};
 
     if (step.heap) {
         said.offset = at.heap;
-        said.rows = config.heap_bytes / step.row_bytes;
+        said.rows = config.heap_bytes / step.row_bytes < rows ? config.heap_bytes / step.row_bytes : rows;
     }
     if (spoiled && rank->group.rank == 0) {
         said.offset = said.offset == 0 ? 16 : said.offset + config.heap_bytes;
@@ -434,7 +434,7 @@ static void run_high_throughput(void)
           .expert_offsets = !flat && step.wants ? r->counts + r->group.local_experts : NULL,
           .rank_counts = step.wants ? r->counts + 2 * r->group.local_experts : NULL,
           .total = step.wants ? r->counts + 2 * r->group.local_experts + config.rank_count : NULL);
-    PHASE(announce, ep_announce_args, .announce = announce_of(r, bad_dispatch));
+    PHASE(announce, ep_announce_args, .announce = announce_of(r, step.row_count, bad_dispatch));
     PHASE(send, ep_send_args, .rows = step.tokens[i] ? r->rows : NULL,
           .weights = step.weights && step.tokens[i] ? r->weights : NULL,
           .scales = step.scales && step.tokens[i] ? r->scales : NULL, .row_bytes = step.row_bytes,
@@ -445,7 +445,7 @@ static void run_high_throughput(void)
           .row_count = step.row_count, .type = step.type, .global_ids = step.global_ids);
     make_results();
     PHASE(stage, ep_stage_args, .rows = step.heap ? NULL : r->expert_rows,
-          .weights = step.gradients ? r->gradients : NULL, .announce = announce_of(r, bad_combine),
+          .weights = step.gradients ? r->gradients : NULL, .announce = announce_of(r, UINT64_MAX, bad_combine),
           .row_bytes = step.row_bytes, .type = step.type);
     PHASE(reduce, ep_reduce_args, .rows = r->sums, .weights_out = step.gradients ? r->weights : NULL,
           .row_bytes = step.row_bytes, .tokens = step.tokens[i], .type = step.type);

@@ -19,7 +19,7 @@ enum { CANARY_BYTE = 0xA5, REPLAYS = 1000, STEPS = 4, RUNS = 200, WARM_UP = 20 }
 
 static struct {
     int devices;
-    bool threads, no_peers;
+    bool threads, no_peers, alone;
     uint64_t seed;
     uint32_t groups;
 } setting;
@@ -120,6 +120,8 @@ static void take_buffers(struct side *side)
             side->buffer[which] = take(side, bytes[which]);
         clear(side, (enum buffer)which);
     }
+    if (side->cuda)
+        require_cuda(cudaStreamSynchronize(NULL));
 }
 
 static void drop_buffers(struct side *side)
@@ -268,7 +270,8 @@ static void step(struct side *side)
     require(flags == 0 || strait_ep_complete(side->handle, side->stream) == STRAIT_OK);
 }
 
-static void make_handles(struct side *sides)
+/* Between barriers: memory is neither made nor freed while a kernel of another rank on the GPU waits for this one's. */
+static void make_handles(struct member *member, struct side *sides)
 {
     const struct step_shape *shape = &sides[0].shape;
     const struct strait_ep_handle_config config = {
@@ -280,17 +283,19 @@ static void make_handles(struct side *sides)
         require(strait_ep_handle_create(sides[s].group, &config, &sides[s].handle) == STRAIT_OK);
         take_buffers(&sides[s]);
     }
+    world_barrier(member);
 }
 
-static void drop_handles(struct side *sides)
+static void drop_handles(struct member *member, struct side *sides)
 {
+    require_cuda(cudaStreamSynchronize(sides[1].stream));
+    world_barrier(member);
     for (int s = 0; s < 2; s++)
         if (sides[s].group != NULL) {
-            if (sides[s].cuda)
-                require_cuda(cudaStreamSynchronize(sides[s].stream));
             strait_ep_handle_destroy(sides[s].handle);
             drop_buffers(&sides[s]);
         }
+    world_barrier(member);
 }
 
 /* ---- Groups ------------------------------------------------------------------------------------------------------ */
@@ -337,23 +342,29 @@ static const char *medium_of(const struct side *side)
 
 /* ---- Shapes ------------------------------------------------------------------------------------------------------ */
 
+/* Now and then. */
+static bool is_large(struct rng *rng)
+{
+    return rng_below(rng, 4) == 0 && !setting.alone;
+}
+
 /* Drawn by all ranks alike. */
 static struct strait_ep_config draw_config(struct rng *rng, uint32_t ranks)
 {
     struct strait_ep_config config = {
         .algorithm = rng_below(rng, 2) ? STRAIT_EP_LOW_LATENCY : STRAIT_EP_HIGH_THROUGHPUT, .overflow = STRAIT_EP_DROP};
 
-    config.experts = ranks * (1 + rng_below(rng, rng_below(rng, 4) == 0 ? 128 : 8));
-    config.tokens_max = 1 + rng_below(rng, rng_below(rng, 4) == 0 ? 3000 : 150);
-    config.row_bytes_max = 16 * (1 + rng_below(rng, rng_below(rng, 4) == 0 ? 1000 : 64));
+    config.experts = ranks * (1 + rng_below(rng, is_large(rng) ? 128 : 8));
+    config.tokens_max = 1 + rng_below(rng, is_large(rng) ? 3000 : setting.alone ? 30 : 150);
+    config.row_bytes_max = 16 * (1 + rng_below(rng, is_large(rng) ? 1000 : 64));
     config.scale_bytes_max = 4 * rng_below(rng, 8);
     config.topk_max = 1 + rng_below(rng, 10);
+    const uint64_t copies = config.algorithm == STRAIT_EP_LOW_LATENCY ? config.experts : ranks * config.topk_max;
+    while (copies * config.tokens_max * config.row_bytes_max > 1u << 27)
+        config.tokens_max = (config.tokens_max + 1) / 2;
     config.mask = config.algorithm == STRAIT_EP_LOW_LATENCY && rng_below(rng, 3) == 0;
     config.heap_bytes = rng_below(rng, 2) ? (uint64_t)ranks * config.tokens_max * config.row_bytes_max : 0;
     config.receive_max = rng_below(rng, 3) == 0 ? 1 + rng_below(rng, ranks * config.tokens_max) : 0;
-    while (config.algorithm == STRAIT_EP_LOW_LATENCY &&
-           (uint64_t)config.experts * config.tokens_max * config.row_bytes_max > 1u << 28)
-        config.tokens_max = (config.tokens_max + 1) / 2;
     return config;
 }
 
@@ -401,7 +412,7 @@ static void run_shapes(struct member *member)
             struct rng own = rng_init(shape.seed + member->rank);
             sides[0].shape = sides[1].shape = shape;
             sides[0].shape.row_count = sides[1].shape.row_count = most_rows(&sides[0].config, &shape);
-            make_handles(sides);
+            make_handles(member, sides);
             draw_inputs(sides, &own);
             for (int again = 0; again < 2; again++) {
                 step(&sides[1]);
@@ -411,7 +422,7 @@ static void run_shapes(struct member *member)
                 compare(sides, "shapes");
                 draw_routing(sides, &own);
             }
-            drop_handles(sides);
+            drop_handles(member, sides);
             steps += 2;
         }
         if (member->rank == 0 && g == 0)
@@ -447,12 +458,13 @@ static void run_graph(struct member *member, enum strait_ep_algorithm algorithm,
                                              .weights = true};
         sides[s].shape.row_count = most_rows(&sides[s].config, &sides[s].shape);
     }
-    make_handles(sides);
+    make_handles(member, sides);
     draw_inputs(sides, &own);
     require_cuda(cudaStreamBeginCapture(sides[1].stream, cudaStreamCaptureModeThreadLocal));
     step(&sides[1]);
     require_cuda(cudaStreamEndCapture(sides[1].stream, &graph));
     require_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    world_barrier(member);
     for (int replay = 0; replay < REPLAYS; replay++) {
         draw_routing(sides, &own);
         require_cuda(cudaGraphLaunch(exec, sides[1].stream));
@@ -461,9 +473,10 @@ static void run_graph(struct member *member, enum strait_ep_algorithm algorithm,
         require(strait_ep_async_error(sides[1].group, NULL) == STRAIT_OK);
         compare(sides, "graphs");
     }
+    world_barrier(member);
     require_cuda(cudaGraphExecDestroy(exec));
     require_cuda(cudaGraphDestroy(graph));
-    drop_handles(sides);
+    drop_handles(member, sides);
     drop_groups(member, sides);
 }
 
@@ -514,7 +527,7 @@ static void run_kill_of(struct member *member, enum strait_ep_algorithm algorith
                                              .alignment = 1};
         sides[s].shape.row_count = most_rows(&sides[s].config, &sides[s].shape);
     }
-    make_handles(sides);
+    make_handles(member, sides);
     draw_inputs(sides, &own);
     for (int i = 0; i < 3; i++)
         step(&sides[1]);
@@ -628,7 +641,7 @@ static void run_times_of(struct member *member, enum strait_ep_algorithm algorit
                                       .weights = true,
                                       .heap = layout == STRAIT_EP_FLAT};
     side->shape.row_count = most_rows(&side->config, &side->shape);
-    make_handles(sides);
+    make_handles(member, sides);
     int64_t *numbers = malloc(side->bytes[TOPK]);
     for (uint32_t i = 0; i < tokens * 8; i++)
         numbers[i] = rng_below(&own, 256);
@@ -654,7 +667,7 @@ static void run_times_of(struct member *member, enum strait_ep_algorithm algorit
         show_times(side, "dispatch", times[1], ranks);
         show_times(side, "combine", times[2], ranks);
     }
-    drop_handles(sides);
+    drop_handles(member, sides);
     drop_groups(member, sides);
 }
 
@@ -722,6 +735,12 @@ int main(int argc, char **argv)
     if (setting.devices == 0) {
         printf("skipped: there is no GPU\n");
         return 77;
+    }
+    if (argc == 2 && strcmp(argv[1], "--alone") == 0) {
+        setting.alone = true;
+        play(&scenes[0], 1, true, false);
+        play(&scenes[0], 1, true, true);
+        return 0;
     }
     for (int s = 0; s < COUNT(scenes); s++)
         for (int no_peers = 0; no_peers < 2 && is_named(scenes[s].name, argc - 1, argv + 1); no_peers++) {
