@@ -88,7 +88,7 @@ static const struct status_text {
     STRAIT_STATUS_MAP(X)
 #undef X
         {1, "unknown status"},
-    {-14, "unknown status"},
+    {-15, "unknown status"},
     {INT32_MIN, "unknown status"},
     {INT32_MAX, "unknown status"},
 };
@@ -113,7 +113,8 @@ TEST(status_values_are_pinned)
                           STRAIT_ERR_PAGE_ID,
                           STRAIT_ERR_IO,
                           STRAIT_ERR_AGAIN,
-                          STRAIT_ERR_DEVICE};
+                          STRAIT_ERR_DEVICE,
+                          STRAIT_ERR_TIMEOUT};
     ck_assert_str_eq("unknown status", strait_status_string(-COUNT(pinned))); /* all there are */
     for (int i = 0; i < COUNT(pinned); i++)
         ck_assert_int_eq(-i, pinned[i]);
