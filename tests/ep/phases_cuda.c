@@ -71,6 +71,26 @@ static void *allocate(const struct world *world, uint64_t bytes)
     return memory;
 }
 
+/* Of the state: atomic operations of GPUs are at home in their own memory. */
+static struct ep_state *allocate_state(const struct world *world)
+{
+    void *memory;
+
+    if (!world->cuda)
+        return allocate(world, sizeof(struct ep_state));
+    require_cuda(cudaMallocManaged(&memory, sizeof(struct ep_state), cudaMemAttachGlobal));
+    memset(memory, 0, sizeof(struct ep_state));
+    return memory;
+}
+
+static void release_state(const struct world *world, struct ep_state *state)
+{
+    if (world->cuda)
+        require_cuda(cudaFree(state));
+    else
+        free(state);
+}
+
 static void release(const struct world *world, void *memory)
 {
     if (world->cuda)
@@ -217,7 +237,7 @@ static void make_view(struct world *world, uint32_t number)
                                    .masked = config.mask,
                                    .drop = config.overflow == STRAIT_EP_DROP};
     view->receive_max = config.receive_max != 0 && config.receive_max < all ? config.receive_max : all;
-    view->state = allocate(world, sizeof(*view->state));
+    view->state = allocate_state(world);
     view->report = allocate(world, sizeof(*view->report));
     view->state->active = (1ull << config.rank_count) - 1;
     if (config.mask && step.absent != 0 && (step.absent >> 62) != 0) /* left out before */
@@ -514,7 +534,7 @@ static void run_group(void)
         survived += hostile && worlds[1].ranks[r].group.state->failed == 0;
     for (int w = 0; w < 2; w++)
         for (uint32_t r = 0; r < config.rank_count; r++) {
-            release(&worlds[w], worlds[w].ranks[r].group.state);
+            release_state(&worlds[w], worlds[w].ranks[r].group.state);
             release(&worlds[w], worlds[w].ranks[r].group.report);
             drop_pieces(&worlds[w], &worlds[w].ranks[r], 0);
         }

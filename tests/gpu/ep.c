@@ -313,7 +313,7 @@ static void make_groups(struct member *member, struct strait_ep_config like, boo
     memset(sides, 0, 2 * sizeof(*sides));
     for (int s = host ? 0 : 1; s < 2; s++) {
         like.memory = s == 1 ? STRAIT_EP_CUDA : STRAIT_EP_HOST;
-        like.coding = STRAIT_EP_RAW;
+        like.coding = setting.alone ? STRAIT_EP_AUTO : STRAIT_EP_RAW;
         sides[s].cuda = s == 1;
         sides[s].config = like;
         if (strait_ep_group_create(&like, &sides[s].group, text, sizeof(text)) != STRAIT_OK) {
