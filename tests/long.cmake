@@ -13,6 +13,8 @@ set(STRAIT_LONG_TESTS
     coll_nonblocking_hosts1 coll_overflow_program_hosts2
     # 10^5 random shapes: the gate has 10^4.
     ep_many
+    # 3000 random groups: the gate has 40.
+    ep_phases_emulated_many
     # Checkpoints of hundreds of MiB.
     checkpoint_reshard_large
     # Builds of packages, and roots of distributions to install them in.
@@ -26,7 +28,7 @@ set(long_thread
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bound coll_bytes coll_budget
     coll_share coll_apart coll_many coll_report coll_scale collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
-    checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example fuzz_checkpoint fuzz_checkpoint_index
+    checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example ep_phases_emulated fuzz_checkpoint fuzz_checkpoint_index
     fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
     node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook

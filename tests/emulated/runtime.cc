@@ -100,6 +100,11 @@ cudaError_t cudaHostAlloc(void **memory, size_t size, unsigned)
     return allocate(memory, size);
 }
 
+cudaError_t cudaMallocManaged(void **memory, size_t size, unsigned)
+{
+    return allocate(memory, size);
+}
+
 cudaError_t cudaFreeHost(void *memory)
 {
     return release(memory);

@@ -15,7 +15,7 @@
 #include "tests/ep/world.h"
 #include "tests/gpu/device.h"
 
-enum { CANARY_BYTE = 0xA5, REPLAYS = 1000, STEPS = 4, RUNS = 200, WARM_UP = 20 };
+enum { CANARY_BYTE = 0xA5, REPLAYS = 1000, STEPS = 4, RUNS = 200, WARM_UP = 20, AHEAD = 32 };
 
 static struct {
     int devices;
@@ -273,7 +273,7 @@ static void step(struct side *side)
 /* Between barriers: memory is neither made nor freed while a kernel of another rank on the GPU waits for this one's. */
 static void make_handles(struct member *member, struct side *sides)
 {
-    const struct step_shape *shape = &sides[0].shape;
+    const struct step_shape *shape = &sides[1].shape;
     const struct strait_ep_handle_config config = {
         .size = sizeof(config), .layout = shape->layout, .topk = shape->topk, .expert_alignment = shape->alignment};
 
@@ -313,7 +313,7 @@ static void make_groups(struct member *member, struct strait_ep_config like, boo
     memset(sides, 0, 2 * sizeof(*sides));
     for (int s = host ? 0 : 1; s < 2; s++) {
         like.memory = s == 1 ? STRAIT_EP_CUDA : STRAIT_EP_HOST;
-        like.coding = STRAIT_EP_RAW;
+        like.coding = setting.alone ? STRAIT_EP_AUTO : STRAIT_EP_RAW;
         sides[s].cuda = s == 1;
         sides[s].config = like;
         if (strait_ep_group_create(&like, &sides[s].group, text, sizeof(text)) != STRAIT_OK) {
@@ -600,18 +600,29 @@ static uint64_t rows_received(const struct side *side, uint32_t ranks)
     return rows;
 }
 
-static void show_times(const struct side *side, const char *what, float times[RUNS], uint32_t ranks)
+static void show_times(const struct side *side, const char *what, float *times, int runs, uint32_t ranks)
 {
     const double bytes = (double)rows_received(side, ranks) * side->shape.row_bytes;
 
-    qsort(times, RUNS, sizeof(*times), ascending);
+    qsort(times, (size_t)runs, sizeof(*times), ascending);
     printf("times: %s %-12s %u ranks %5u tokens %-8s %s: p50 %8.1f us, p99 %8.1f us, %6.1f GB/s of rows received\n",
            low_latency(side) ? "LL" : "HT",
            side->shape.layout == STRAIT_EP_EXPERT_MAJOR ? "expert-major"
            : side->shape.layout == STRAIT_EP_FLAT       ? "flat"
                                                         : "rank-major",
-           ranks, side->shape.tokens, what, medium_of(side), (double)times[RUNS / 2] * 1e3,
-           (double)times[RUNS * 99 / 100] * 1e3, bytes / ((double)times[RUNS / 2] * 1e-3) / 1e9);
+           ranks, side->shape.tokens, what, medium_of(side), (double)times[runs / 2] * 1e3,
+           (double)times[runs * 99 / 100] * 1e3, bytes / ((double)times[runs / 2] * 1e-3) / 1e9);
+}
+
+static void time_step(struct side *side, const cudaEvent_t marks[4])
+{
+    require_cuda(cudaEventRecord(marks[0], side->stream));
+    require(update(side) == STRAIT_OK);
+    require_cuda(cudaEventRecord(marks[1], side->stream));
+    require(dispatch(side, 0) == STRAIT_OK);
+    require_cuda(cudaEventRecord(marks[2], side->stream));
+    require(combine(side, 0) == STRAIT_OK);
+    require_cuda(cudaEventRecord(marks[3], side->stream));
 }
 
 static void run_times_of(struct member *member, enum strait_ep_algorithm algorithm, enum strait_ep_layout layout,
@@ -627,7 +638,8 @@ static void run_times_of(struct member *member, enum strait_ep_algorithm algorit
                                                 layout == STRAIT_EP_FLAT ? (uint64_t)ranks * tokens * 14336 : 0};
     struct rng own = rng_init(setting.seed + member->rank);
     struct side sides[2];
-    cudaEvent_t marks[4];
+    const int runs = setting.alone ? 2 : RUNS;
+    cudaEvent_t marks[RUNS][4];
     static float times[3][RUNS];
 
     make_groups(member, config, false, sides);
@@ -647,25 +659,29 @@ static void run_times_of(struct member *member, enum strait_ep_algorithm algorit
         numbers[i] = rng_below(&own, 256);
     require_cuda(cudaMemcpy(side->buffer[TOPK], numbers, side->bytes[TOPK], cudaMemcpyDefault));
     free(numbers);
-    for (int i = 0; i < 4; i++)
-        require_cuda(cudaEventCreate(&marks[i]));
-    for (int run = -WARM_UP; run < RUNS; run++) {
-        require_cuda(cudaEventRecord(marks[0], side->stream));
-        require(update(side) == STRAIT_OK);
-        require_cuda(cudaEventRecord(marks[1], side->stream));
-        require(dispatch(side, 0) == STRAIT_OK);
-        require_cuda(cudaEventRecord(marks[2], side->stream));
-        require(combine(side, 0) == STRAIT_OK);
-        require_cuda(cudaEventRecord(marks[3], side->stream));
+    for (int run = 0; run < runs; run++)
+        for (int i = 0; i < 4; i++)
+            require_cuda(cudaEventCreate(&marks[run][i]));
+    world_barrier(member);
+    for (int run = setting.alone ? 0 : -WARM_UP; run < runs; run++) {
+        time_step(side, run >= 0 ? marks[run] : marks[0]);
+        if (run % AHEAD != 0)
+            continue; /* hosts run ahead, but never so far that a launch waits for room */
         require_cuda(cudaStreamSynchronize(side->stream));
-        for (int i = 0; i < 3 && run >= 0 && member->rank == 0; i++)
-            require_cuda(cudaEventElapsedTime(&times[i][run], marks[i], marks[i + 1]));
+        world_barrier(member);
     }
+    require_cuda(cudaStreamSynchronize(side->stream));
+    for (int run = 0; run < runs && member->rank == 0; run++)
+        for (int i = 0; i < 3; i++)
+            require_cuda(cudaEventElapsedTime(&times[i][run], marks[run][i], marks[run][i + 1]));
+    for (int run = 0; run < runs; run++)
+        for (int i = 0; i < 4; i++)
+            require_cuda(cudaEventDestroy(marks[run][i]));
     require(strait_ep_async_error(side->group, NULL) == STRAIT_OK);
     if (member->rank == 0) {
-        show_times(side, "update", times[0], ranks);
-        show_times(side, "dispatch", times[1], ranks);
-        show_times(side, "combine", times[2], ranks);
+        show_times(side, "update", times[0], runs, ranks);
+        show_times(side, "dispatch", times[1], runs, ranks);
+        show_times(side, "combine", times[2], runs, ranks);
     }
     drop_handles(member, sides);
     drop_groups(member, sides);
@@ -673,10 +689,12 @@ static void run_times_of(struct member *member, enum strait_ep_algorithm algorit
 
 static void run_times(struct member *member)
 {
-    run_times_of(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_EXPERT_MAJOR, 128);
-    run_times_of(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR, 128);
-    run_times_of(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT, 4096);
-    run_times_of(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_EXPERT_MAJOR, 4096);
+    const uint32_t few = setting.alone ? 3 : 128, many = setting.alone ? 8 : 4096;
+
+    run_times_of(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_EXPERT_MAJOR, few);
+    run_times_of(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR, few);
+    run_times_of(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT, many);
+    run_times_of(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_EXPERT_MAJOR, many);
 }
 
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
@@ -740,6 +758,7 @@ int main(int argc, char **argv)
         setting.alone = true;
         play(&scenes[0], 1, true, false);
         play(&scenes[0], 1, true, true);
+        play(&scenes[COUNT(scenes) - 1], 1, true, false);
         return 0;
     }
     for (int s = 0; s < COUNT(scenes); s++)
