@@ -1,5 +1,5 @@
-"""One rank of the tests of strait.torch.ep: ep_ranks.py STORE RANK RANKS [PART ...]. Compares results and gradients with
-those of the same step without ranks, of whole numbers, whose sums are exact in any order."""
+"""One rank of the tests of strait.torch.ep: ep_ranks.py STORE RANK RANKS [PART ...]. Compares results and gradients
+with those of the same step without ranks, of whole numbers, whose sums are exact in any order."""
 
 import sys
 
