@@ -343,8 +343,10 @@ int bench_ep_on(const struct ep_memory *memory, int argc, char **argv)
         return EXIT_CODE_USAGE;
     plan.local = (uint32_t)(asked.experts / plan.ranks);
     plan.iterations = asked.iterations > 0 ? (uint32_t)asked.iterations : memory->kind == STRAIT_EP_CUDA ? 20 : 1;
-    if (!add_rows(&plan))
+    if (!add_rows(&plan)) {
+        ep_plan_fini(&plan);
         return EXIT_CODE_USAGE;
+    }
     bool good = report_init(&report, &asked.common) && read_values(&plan);
     interrupts_catch();
     good = good && run_ranks(&report, &plan);
