@@ -30,7 +30,7 @@ set(long_thread
     coll_share coll_apart coll_many coll_report coll_scale collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
     checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example ep_phases_emulated fuzz_checkpoint fuzz_checkpoint_index
     fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
-    node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
+    node_links node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
     fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_trace fuzz_tcp fuzz_rendezvous fuzz_safetensors fuzz_options
     fuzz_http_request)

@@ -447,14 +447,15 @@ TEST_LOOP(what_is_fastest_is_taken, 3)
 {
     static const char *const ways[] = {"pinned", "nccl", "ucx_cuda"};
     const int taken = _i;
+    const uint32_t slowly_us = SANITIZED ? 3 * SLOWLY_US : SLOWLY_US;
     double before[3];
     struct pair pair = prepare(SHM, "auto", CARRIER);
     if (taken == 2)
         ucx_stand_in();
     pair_connect(&pair);
     fake_control()->refuse_reach = 1;
-    fake_nccl.delay_us = taken != 1 ? SLOWLY_US : 0;
-    fake_control()->bus_delay_us = taken != 0 ? SLOWLY_US : 0;
+    fake_nccl.delay_us = taken != 1 ? slowly_us : 0;
+    fake_control()->bus_delay_us = taken != 0 ? slowly_us : 0;
     pair_pools(&pair, (struct geometry){.pages = 512, .layers = 3, .gpu = 1, .sink_gpu = 2});
     for (int i = 0; i < (taken == 2 ? 3 : 2); i++)
         move_until(pair.source, pair.sink, ways[i]);
@@ -464,7 +465,8 @@ TEST_LOOP(what_is_fastest_is_taken, 3)
         before[i] = wire_bytes(pair.source, ways[i]);
     move_times(&pair, 3);
     for (int i = 0; i < 3; i++)
-        ck_assert_msg((wire_bytes(pair.source, ways[i]) > before[i]) == (i == taken), "%s", stats_text(pair.from));
+        ck_assert_msg((wire_bytes(pair.source, ways[i]) > before[i]) == (i == taken), "%s: %.3000s", ways[i],
+                      stats_text(pair.from));
     if (taken == 0)
         told(&pair, "nccl: carried 0.");
 }
