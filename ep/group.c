@@ -1,13 +1,14 @@
 #include "ep/group.h"
 
+#include <dlfcn.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "ep/host.h"
-#include "ep/plugin.h"
 #include "ep/share.h"
 
 #define TIMEOUT_NS  10000000000u
@@ -31,8 +32,7 @@ static enum strait_status tell(struct told told, enum strait_status status, cons
     return status;
 }
 
-/* ---- Configuration ------------------------------------------------------------------------------------------------
- */
+/* ---- Configuration ----------------------------------------------------------------------------------------------- */
 
 /* NULL, or what is wrong with a configuration whose rank_count is in range. */
 static const char *wrong_field(const struct strait_ep_config *config)
@@ -156,8 +156,41 @@ static enum strait_status agree(const struct strait_ep_config *config, struct to
     return status;
 }
 
-/* ---- Arenas -------------------------------------------------------------------------------------------------------
+/* ---- The table of GPUs, libstrait-ep-cuda, opened for the first group of their memory -----------------------------
  */
+
+static pthread_once_t plugin_once = PTHREAD_ONCE_INIT;
+static const struct ep_ops *plugin_found;
+static char plugin_trouble[300];
+
+static void open_plugin(void)
+{
+    void *library = dlopen(EP_PLUGIN, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        snprintf(plugin_trouble, sizeof(plugin_trouble), "memory of GPUs needs " EP_PLUGIN ": %s", dlerror());
+        return;
+    }
+    ep_plugin_get *get;
+    *(void **)&get = dlsym(library, EP_PLUGIN_SYMBOL);
+    const struct ep_ops *ops = get != NULL ? get() : NULL;
+    if (ops != NULL && ops->version == EP_OPS_VERSION) {
+        plugin_found = ops;
+        return;
+    }
+    snprintf(plugin_trouble, sizeof(plugin_trouble),
+             EP_PLUGIN " finds no GPU, or is of another version than this library");
+    dlclose(library);
+}
+
+/* The plugin's table; NULL: there is none, and *why is a text that stays. Any thread. */
+static const struct ep_ops *find_plugin(const char **why)
+{
+    pthread_once(&plugin_once, open_plugin);
+    *why = plugin_trouble;
+    return plugin_found;
+}
+
+/* ---- Arenas ------------------------------------------------------------------------------------------------------ */
 
 /* Second exchange: how others reach a rank's arena. */
 struct offer {
@@ -257,8 +290,7 @@ static enum strait_status share_arenas(struct strait_ep_group *group, enum strai
     return status;
 }
 
-/* ---- Making a group -----------------------------------------------------------------------------------------------
- */
+/* ---- Making a group ---------------------------------------------------------------------------------------------- */
 
 static enum strait_status open_backend(struct strait_ep_group *group, bool coded, struct told told)
 {
@@ -308,7 +340,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
     const char *why = NULL;
     struct way ways[3];
 
-    group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : ep_plugin_find(&why);
+    group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : find_plugin(&why);
     const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);
     const uint32_t count = list_ways(&group->config, ways);
     for (uint32_t i = 0; i < count && status == STRAIT_ERR_UNSUPPORTED; i++) {
@@ -412,8 +444,7 @@ void strait_ep_group_destroy(struct strait_ep_group *group)
     free(group);
 }
 
-/* ---- Heap ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Heap -------------------------------------------------------------------------------------------------------- */
 
 void *strait_ep_alloc(struct strait_ep_group *group, size_t bytes)
 {
@@ -441,8 +472,7 @@ struct ep_announce ep_group_place(const struct strait_ep_group *group, const voi
     return room > 0 ? (struct ep_announce){at - base, room / row_bytes} : (struct ep_announce){0, 0};
 }
 
-/* ---- Errors and the mask ------------------------------------------------------------------------------------------
- */
+/* ---- Errors and the mask ----------------------------------------------------------------------------------------- */
 
 enum strait_status ep_group_usable(const struct strait_ep_group *group)
 {

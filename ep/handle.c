@@ -30,8 +30,7 @@ struct strait_ep_handle {
     struct ep_reduce_args reduce;
 };
 
-/* ---- Making a handle ----------------------------------------------------------------------------------------------
- */
+/* ---- Making a handle --------------------------------------------------------------------------------------------- */
 
 /* A piece of the handle's memory: counts its bytes, and is its address once there is memory. */
 static void *piece(uint8_t *memory, uint64_t *bytes, uint64_t size)
@@ -101,8 +100,7 @@ enum strait_status strait_ep_handle_create(struct strait_ep_group *group, const 
     return STRAIT_OK;
 }
 
-/* ---- Calls that are open ------------------------------------------------------------------------------------------
- */
+/* ---- Calls that are open ----------------------------------------------------------------------------------------- */
 
 /* Begins a call of the group. False: not while so many are open, see above. */
 static bool begin_call(struct strait_ep_handle *handle)
@@ -151,8 +149,7 @@ static enum strait_status outcome(const struct strait_ep_group *group, enum stra
     return status == STRAIT_OK && group->config.memory == STRAIT_EP_HOST ? ep_group_usable(group) : status;
 }
 
-/* ---- Update -------------------------------------------------------------------------------------------------------
- */
+/* ---- Update ------------------------------------------------------------------------------------------------------ */
 
 static bool routing_good(const struct strait_ep_handle *handle, const struct strait_ep_routing *routing)
 {
@@ -213,8 +210,7 @@ enum strait_status strait_ep_update(struct strait_ep_handle *handle, const struc
     return outcome(group, status);
 }
 
-/* ---- Dispatch -----------------------------------------------------------------------------------------------------
- */
+/* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 static bool rows_good(const struct strait_ep_group *group, const struct strait_ep_tensor *tensor)
 {
@@ -338,8 +334,7 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
     return outcome(group, status);
 }
 
-/* ---- Combine ------------------------------------------------------------------------------------------------------
- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 static bool combine_good(const struct strait_ep_handle *handle, const struct strait_ep_combine_in *in,
                          const struct strait_ep_combine_out *out, uint32_t flags)

@@ -35,16 +35,14 @@ bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t
 void ep_host_sum(enum strait_element type, uint8_t *dst, const uint8_t *const *terms, const float *weights,
                  uint32_t count, uint32_t bytes);
 
-/* ---- host_route.c: lists ------------------------------------------------------------------------------------------
- */
+/* ---- host_route.c: lists ----------------------------------------------------------------------------------------- */
 
 /* LL: takes counts and numbers of the call that has arrived. False: the group has failed. */
 bool ep_host_take_lists(const struct ep_group_view *group, const struct ep_handle_view *handle, uint64_t epoch);
 enum strait_status ep_host_route(void *context, const struct ep_route_args *args, struct CUstream_st *stream);
 enum strait_status ep_host_plan(void *context, const struct ep_plan_args *args, struct CUstream_st *stream);
 
-/* ---- host_code.c: chunks ------------------------------------------------------------------------------------------
- */
+/* ---- host_code.c: chunks ----------------------------------------------------------------------------------------- */
 
 /* Rows of a chunk: `count` of row_bytes from base on, those with these ids (NULL: 0, 1, 2, ...), below id_end. */
 struct ep_host_rows {
@@ -54,6 +52,9 @@ struct ep_host_rows {
     enum strait_element type;
 };
 
+/* The rows that have come from a rank, in the own rows area. */
+struct ep_host_rows ep_host_received(const struct ep_group_view *group, const struct ep_handle_view *handle,
+                                     uint64_t epoch, uint32_t rank, uint32_t row_bytes, enum strait_element type);
 /* Encodes rows to a chunk of the group. */
 void ep_host_encode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
                     uint8_t *chunk);
@@ -61,8 +62,7 @@ void ep_host_encode(struct ep_host *host, const struct ep_group_view *group, con
 bool ep_host_decode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
                     const uint8_t *chunk, uint32_t rank);
 
-/* ---- host_move.c: dispatch, and the way back of LL; host_reduce.c: combine ----------------------------------------
- */
+/* ---- host_move.c: dispatch, and the way back of LL; host_reduce.c: combine --------------------------------------- */
 
 void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce, uint64_t epoch);
 enum strait_status ep_host_announce(void *context, const struct ep_announce_args *args, struct CUstream_st *stream);

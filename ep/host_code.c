@@ -12,6 +12,16 @@ static struct strait_region region_of(const struct ep_host_rows *rows)
                                   .row_bytes = rows->row_bytes};
 }
 
+struct ep_host_rows ep_host_received(const struct ep_group_view *group, const struct ep_handle_view *handle,
+                                     uint64_t epoch, uint32_t rank, uint32_t row_bytes, enum strait_element type)
+{
+    return (struct ep_host_rows){.base = ep_rows_of(group, group->rank, epoch, row_bytes, handle->recv_base[rank]),
+                                 .count = handle->recv_count[rank],
+                                 .id_end = handle->recv_count[rank],
+                                 .row_bytes = row_bytes,
+                                 .type = type};
+}
+
 void ep_host_encode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
                     uint8_t *chunk)
 {

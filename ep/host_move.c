@@ -20,8 +20,7 @@ enum strait_status ep_host_announce(void *context, const struct ep_announce_args
     return STRAIT_OK;
 }
 
-/* ---- Dispatch: to the ranks of experts ----------------------------------------------------------------------------
- */
+/* ---- Dispatch: to the ranks of experts --------------------------------------------------------------------------- */
 
 /* The slot of place 0 of the list for `rank` there. */
 static uint64_t first_slot(const struct ep_send_args *args, uint32_t rank)
@@ -132,8 +131,7 @@ enum strait_status ep_host_send(void *context, const struct ep_send_args *args, 
     return STRAIT_OK;
 }
 
-/* ---- Dispatch: from all ranks -------------------------------------------------------------------------------------
- */
+/* ---- Dispatch: from all ranks ------------------------------------------------------------------------------------ */
 
 /* Decodes what other ranks have sent to the rows area. */
 static bool decode_rows(struct ep_host *host, const struct ep_receive_args *args, uint64_t epoch)
@@ -141,12 +139,8 @@ static bool decode_rows(struct ep_host *host, const struct ep_receive_args *args
     const struct ep_group_view *group = &args->group;
 
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        const struct ep_host_rows rows = {
-            .base = ep_rows_of(group, group->rank, epoch, args->row_bytes, args->handle.recv_base[rank]),
-            .count = args->handle.recv_count[rank],
-            .id_end = args->handle.recv_count[rank],
-            .row_bytes = args->row_bytes,
-            .type = args->type};
+        const struct ep_host_rows rows =
+            ep_host_received(group, &args->handle, epoch, rank, args->row_bytes, args->type);
         if (rank != group->rank &&
             !ep_host_decode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank), rank))
             return false;
@@ -245,8 +239,7 @@ enum strait_status ep_host_receive(void *context, const struct ep_receive_args *
     return STRAIT_OK;
 }
 
-/* ---- LL combine: rows back to their tokens' ranks -----------------------------------------------------------------
- */
+/* ---- LL combine: rows back to their tokens' ranks ---------------------------------------------------------------- */
 
 /* Rows of the list of `rank` in the caller's tensor, in their order, to host->ids. Returns their number. */
 static uint32_t list_back(struct ep_host *host, const struct ep_send_back_args *args, uint32_t rank)

@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-/* ---- HT: what peers will read -------------------------------------------------------------------------------------
- */
+/* ---- HT: what peers will read ------------------------------------------------------------------------------------ */
 
 /* Makes the row of a record at its slot: FLAT the caller's, EXPERT_MAJOR the sum over its experts here. */
 static void stage_row(const struct ep_stage_args *args, uint64_t epoch, uint64_t record, uint64_t slot)
@@ -47,12 +46,8 @@ static void stage_chunks(struct ep_host *host, const struct ep_stage_args *args,
     const struct ep_group_view *group = &args->group;
 
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        const struct ep_host_rows rows = {
-            .base = ep_rows_of(group, group->rank, epoch, args->row_bytes, args->handle.recv_base[rank]),
-            .count = args->handle.recv_count[rank],
-            .id_end = args->handle.recv_count[rank],
-            .row_bytes = args->row_bytes,
-            .type = args->type};
+        const struct ep_host_rows rows =
+            ep_host_received(group, &args->handle, epoch, rank, args->row_bytes, args->type);
         if (rank != group->rank)
             ep_host_encode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank));
     }
@@ -82,8 +77,7 @@ enum strait_status ep_host_stage(void *context, const struct ep_stage_args *args
     return STRAIT_OK;
 }
 
-/* ---- Sums of own tokens -------------------------------------------------------------------------------------------
- */
+/* ---- Sums of own tokens ------------------------------------------------------------------------------------------ */
 
 /* Where the rows of each rank for this one begin, and how many there are. */
 struct sources {

@@ -2,8 +2,7 @@
 
 #include <string.h>
 
-/* ---- Own tokens ---------------------------------------------------------------------------------------------------
- */
+/* ---- Own tokens -------------------------------------------------------------------------------------------------- */
 
 /* Number k of a token as the lists have it: -1 unless it is an expert that the token has not had before. */
 static int32_t checked_number(const struct ep_route_args *args, const int32_t *before, uint32_t token, uint32_t k)
@@ -48,8 +47,7 @@ enum strait_status ep_host_route(void *context, const struct ep_route_args *args
     return STRAIT_OK;
 }
 
-/* ---- What came ----------------------------------------------------------------------------------------------------
- */
+/* ---- What came --------------------------------------------------------------------------------------------------- */
 
 /* Takes the numbers of records that came, as local ones. */
 static bool take_numbers(const struct ep_group_view *group, const struct ep_handle_view *handle, uint64_t epoch)
@@ -135,8 +133,7 @@ bool ep_host_take_lists(const struct ep_group_view *group, const struct ep_handl
     return place_rows(group, handle, next);
 }
 
-/* ---- HT: what all ranks send to all -------------------------------------------------------------------------------
- */
+/* ---- HT: what all ranks send to all ------------------------------------------------------------------------------ */
 
 /* counts[s][d], cut to what receivers take. False: the group has failed. */
 static bool take_matrix(const struct ep_group_view *group, const struct ep_handle_view *handle, uint64_t epoch,

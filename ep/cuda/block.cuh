@@ -5,17 +5,18 @@
 // block's __syncthreads, then thread 0 runs a system-wide fence and counts the block in the ticket; the last block's
 // thread 0 has seen all counts, runs a fence again, and after another __syncthreads a thread stores the flag with
 // st.release.sys. Causality in PTX's memory model is transitive over barriers, fences with atomic operations and
-// releases, so whoever sees the flag by ld.acquire.sys sees the rows. At the reader, one thread acquires, and the others
-// of its block read after __syncthreads. They read with coherent loads, never with ld.global.nc. What is read and
-// overwritten in the next call needs the same: reads of a block come before its __syncthreads, hence before the flag
-// that lets others write.
+// releases, so whoever sees the flag by ld.acquire.sys sees the rows. At the reader, one thread acquires, and the
+// others of its block read after __syncthreads. They read with coherent loads, never with ld.global.nc. What is read
+// and overwritten in the next call needs the same: reads of a block come before its __syncthreads, hence before the
+// flag that lets others write.
 //
-// Residency. Blocks wait for other ranks, never for each other but for block 0 (masked groups), and a launch has at most
-// one block on each multiprocessor, so all of them are resident: blocks that wait keep none of their own rank's from
-// running.
+// Residency. Blocks wait for other ranks, never for each other but for block 0 (masked groups), and a launch has at
+// most one block on each multiprocessor, so all of them are resident: blocks that wait keep none of their own rank's
+// from running.
 #ifndef STRAIT_EP_CUDA_BLOCK_CUH
 #define STRAIT_EP_CUDA_BLOCK_CUH
 
+#include "ep/cuda/phases.h"
 #include "ep/cuda/ptx.cuh"
 #include "ep/kernels.h"
 
@@ -191,6 +192,32 @@ DEVICE void announce_ranks(const ep_group_view &group, const ep_announce &announ
     for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
         *ep_announce_of(&group, rank, group.rank) = announce; // the same thread stores the flag
     signal_ranks(group, EP_FLAG_READY, call);
+}
+
+// ---- Launches -------------------------------------------------------------------------------------------------------
+
+// A block fills a multiprocessor, and there are never more of them than multiprocessors.
+inline uint32_t blocks_of(const ep_group_view &group, uint32_t multiprocessors)
+{
+    return group.sm_budget < multiprocessors ? group.sm_budget : multiprocessors;
+}
+
+template <class ARGS, class SHARED>
+cudaError_t launch(const void *kernel, const ARGS &args, uint32_t blocks, cudaStream_t stream)
+{
+    static_assert(sizeof(SHARED) <= 48 * 1024, "what a launch may have without asking");
+    ARGS copy = args;
+    void *arguments[] = {&copy};
+    return cudaLaunchKernel(kernel, dim3(blocks), dim3(THREADS), arguments, sizeof(SHARED), stream);
+}
+
+template <size_t COUNT> cudaError_t load(const void *const (&kernels)[COUNT])
+{
+    cudaFuncAttributes attributes;
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < COUNT && error == cudaSuccess; i++)
+        error = cudaFuncGetAttributes(&attributes, kernels[i]);
+    return error;
 }
 
 } // namespace strait

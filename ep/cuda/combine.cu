@@ -1,5 +1,5 @@
 // Phases of sums: stage and reduce; and announce and settle, which have nothing but flags.
-#include "ep/cuda/launch.cuh"
+#include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
 #include "ep/cuda/rows.cuh"
 
@@ -166,7 +166,8 @@ DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t
 }
 
 // Rows of own tokens. What a warp's next task needs to know is under way while it sums.
-template <strait_element TYPE, bool BY_EXPERT, bool FEW> DEVICE void reduce_rows(const ep_reduce_args &args, reduce_shared &at)
+template <strait_element TYPE, bool BY_EXPERT, bool FEW>
+DEVICE void reduce_rows(const ep_reduce_args &args, reduce_shared &at)
 {
     const uint32_t warps = gridDim.x * WARPS;
     const row_parts cut = cut_rows(args.row_bytes, SUM_STEPS<FEW>, args.tokens, warps);
@@ -181,7 +182,7 @@ template <strait_element TYPE, bool BY_EXPERT, bool FEW> DEVICE void reduce_rows
         is = load_token<BY_EXPERT>(args, (task + warps) / cut.parts);
         __syncwarp();
         sum_part<TYPE, BY_EXPERT, FEW>(cut, task % cut.parts, at.terms[warp_of_thread()], count,
-                                  args.rows + static_cast<uint64_t>(token) * args.row_bytes);
+                                       args.rows + static_cast<uint64_t>(token) * args.row_bytes);
         __syncwarp();
     }
 }
@@ -274,8 +275,8 @@ kernels_of_type kernels_for(strait_element type)
 
 cudaError_t ep_cuda_announce(const struct ep_announce_args *args, uint32_t, cudaStream_t stream)
 {
-    return strait::launch<ep_announce_args, strait::call_state>(
-        reinterpret_cast<const void *>(strait::announce_kernel), *args, 1, stream);
+    return strait::launch<ep_announce_args, strait::call_state>(reinterpret_cast<const void *>(strait::announce_kernel),
+                                                                *args, 1, stream);
 }
 
 cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t, cudaStream_t stream)
@@ -289,8 +290,8 @@ cudaError_t ep_cuda_stage(const struct ep_stage_args *args, uint32_t multiproces
     const bool by_expert = args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
     const bool moves = args->rows != nullptr || args->weights != nullptr;
     return strait::launch<ep_stage_args, strait::stage_shared>(
-        by_expert ? strait::kernels_for(args->type).stage_sums : strait::stage_copies, *args, moves ? strait::blocks_of(args->group, multiprocessors) : 1,
-        stream);
+        by_expert ? strait::kernels_for(args->type).stage_sums : strait::stage_copies, *args,
+        moves ? strait::blocks_of(args->group, multiprocessors) : 1, stream);
 }
 
 cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiprocessors, cudaStream_t stream)
@@ -298,9 +299,8 @@ cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiproc
     const strait::kernels_of_type kernels = strait::kernels_for(args->type);
     const bool by_expert = args->group.low_latency && args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
     const void *by_rank = args->group.rank_count <= 2 ? kernels.reduce_two : kernels.reduce_ranks;
-    return strait::launch<ep_reduce_args, strait::reduce_shared>(by_expert ? kernels.reduce_experts : by_rank, *args,
-                                                                 strait::blocks_of(args->group, multiprocessors),
-                                                                 stream);
+    return strait::launch<ep_reduce_args, strait::reduce_shared>(
+        by_expert ? kernels.reduce_experts : by_rank, *args, strait::blocks_of(args->group, multiprocessors), stream);
 }
 
 cudaError_t ep_cuda_load_combine(void)

@@ -1,5 +1,5 @@
 // Phases that make lists: route and plan.
-#include "ep/cuda/launch.cuh"
+#include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
 
 namespace strait
@@ -98,8 +98,8 @@ __global__ void __launch_bounds__(THREADS, 1) route_kernel(const __grid_constant
 struct plan_shared {
     call_state call;
     record_lists lists;
-    unsigned long long full;         // ranks with more rows than they take
-    uint32_t sent[STRAIT_EP_RANKS_MAX]; // rows of this rank that each takes
+    unsigned long long full;                 // ranks with more rows than they take
+    uint32_t sent[STRAIT_EP_RANKS_MAX];      // rows of this rank that each takes
     uint32_t sent_base[STRAIT_EP_RANKS_MAX]; // after which of others
     uint32_t partial[THREADS];
     uint32_t counters[COUNTER_WORDS];
@@ -118,8 +118,7 @@ DEVICE void take_column(const ep_plan_args &args, uint32_t to, plan_shared &at)
     const uint32_t ranks = group.rank_count, me = group.rank;
     uint32_t left = group.receive_max, base = 0;
     for (uint32_t from = 0; from < ranks; from++) {
-        const uint32_t *counts =
-            from == me ? args.handle.send_count : ep_counts_of(&group, me, at.call.epoch, from);
+        const uint32_t *counts = from == me ? args.handle.send_count : ep_counts_of(&group, me, at.call.epoch, from);
         uint32_t count = load_fresh(counts + to);
         if (count > group.tokens_max) {
             atomicOr(&at.call.ranks, 1ull << from);
@@ -209,8 +208,8 @@ DEVICE uint32_t zone_rows(const ep_plan_args &args, uint32_t rows)
     return (rows + alignment - 1) / alignment * alignment;
 }
 
-// For all threads of the last block: the zones of experts one after another, from counters. Each thread has a stretch of
-// experts. Returns the end of the last zone, to all.
+// For all threads of the last block: the zones of experts one after another, from counters. Each thread has a stretch
+// of experts. Returns the end of the last zone, to all.
 DEVICE uint32_t place_zones(const ep_plan_args &args, plan_shared &at)
 {
     const uint32_t experts = args.group.local_experts, each = (experts + THREADS - 1) / THREADS;

@@ -126,7 +126,7 @@ DEVICE void place_records(const ep_group_view &group, const ep_handle_view &hand
     const uint32_t first = static_cast<uint32_t>(numbers * warp / warps);
     const uint32_t end = warp < warps ? static_cast<uint32_t>(numbers * (warp + 1) / warps) : first;
     const uint32_t all = static_cast<uint32_t>(handle.totals[1]); // HT
-    uint32_t *const own = counters + experts + warp * experts; // of warps below `warps`
+    uint32_t *const own = counters + experts + warp * experts;    // of warps below `warps`
 
     for (uint32_t i = threadIdx.x; i < warps * experts; i += THREADS)
         counters[experts + i] = 0;

@@ -1,5 +1,5 @@
 // Phases that move rows as they are: send and receive of a dispatch, and the way back of LL.
-#include "ep/cuda/launch.cuh"
+#include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
 #include "ep/cuda/rows.cuh"
 
@@ -446,8 +446,8 @@ __global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_cons
         const uint32_t warps = gridDim.x * WARPS, records = at.lists.base[group.rank_count];
         const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, warps);
         for (uint32_t task = warp_of_launch(); task < records * cut.parts; task += warps)
-            send_record_back(args, cut, task % cut.parts,
-                             find_record(at.lists, group.rank_count, task / cut.parts), at);
+            send_record_back(args, cut, task % cut.parts, find_record(at.lists, group.rank_count, task / cut.parts),
+                             at);
     }
     if (!is_last_block(group, at.call))
         return;
@@ -467,8 +467,8 @@ cudaError_t ep_cuda_send(const struct ep_send_args *args, uint32_t multiprocesso
 cudaError_t ep_cuda_receive(const struct ep_receive_args *args, uint32_t multiprocessors, cudaStream_t stream)
 {
     return strait::launch<ep_receive_args, strait::receive_shared>(
-        reinterpret_cast<const void *>(strait::receive_kernel), *args,
-        strait::blocks_of(args->group, multiprocessors), stream);
+        reinterpret_cast<const void *>(strait::receive_kernel), *args, strait::blocks_of(args->group, multiprocessors),
+        stream);
 }
 
 cudaError_t ep_cuda_send_back(const struct ep_send_back_args *args, uint32_t multiprocessors, cudaStream_t stream)
