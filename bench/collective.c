@@ -187,14 +187,10 @@ static size_t shared_bytes(const struct collective_plan *plan)
 
 static struct collective_shared *collective_shared_create(const struct collective_plan *plan)
 {
-    struct collective_shared *shared =
-        mmap(NULL, shared_bytes(plan), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct collective_shared *shared = ranks_memory(shared_bytes(plan));
 
-    if (shared == MAP_FAILED) {
-        print_error(NULL, "out of memory");
-        return NULL;
-    }
-    shared->result_bytes = result_bytes(plan);
+    if (shared != NULL)
+        shared->result_bytes = result_bytes(plan);
     return shared;
 }
 
@@ -312,7 +308,7 @@ static bool run_ranks(const struct collective_plan *plan, enum collective_links 
     struct rank_run run = {plan, links, shared};
     const struct ranks ranks = {.count = plan->ranks,
                                 .seconds = plan->options->seconds,
-                                .meeting = &shared->meeting,
+                                .barrier = &shared->barrier,
                                 .run = run_rank,
                                 .explain = print_positions,
                                 .context = &run};

@@ -181,7 +181,7 @@ struct collective_position {
 };
 
 struct collective_shared {
-    struct ranks_meeting meeting;
+    struct ranks_barrier barrier;
     coll_id ids[COLLECTIVE_WAYS];
     struct collective_position positions[COLLECTIVE_RANKS_MAX];
     char gpu[128], nccl[256];
@@ -212,7 +212,7 @@ unsigned collective_count_gpus(char *why, size_t size);
 /* ---- Ranks (collective_rank.c) ----------------------------------------------------------------------------------- */
 
 /* One rank, which is a process of its own: measures all rows together with the others. False: this or another rank
- * failed; the error is on stderr and shared->meeting.failed is set. */
+ * failed; the error is on stderr and shared->barrier.failed is set. */
 bool collective_rank_run(const struct collective_plan *plan, struct collective_shared *shared, unsigned number);
 
 #endif

@@ -249,7 +249,7 @@ static void set_phase(struct rank *rank, enum collective_phase phase, enum colle
 
 static bool barrier(struct rank *rank)
 {
-    return ranks_meet(&rank->shared->meeting, rank->plan->ranks);
+    return ranks_wait(&rank->shared->barrier, rank->plan->ranks);
 }
 
 /* ---- Calls ------------------------------------------------------------------------------------------------------- */
@@ -637,7 +637,7 @@ bool collective_rank_run(const struct collective_plan *plan, struct collective_s
     struct rank rank = {.plan = plan, .shared = shared, .number = number};
 
     if (!run_rows(&rank)) {
-        atomic_store(&shared->meeting.failed, true);
+        atomic_store(&shared->barrier.failed, true);
         return false; /* pending GPU work ends with the process */
     }
     gpu_free(&rank.send);

@@ -229,8 +229,7 @@ void bench_path_print_logs(const struct bench_path *path);
 /* Asks the daemons of source and sink for their counters; with one daemon, both are the same. */
 bool bench_path_figures(struct bench_path *path, struct node_figures *source, struct node_figures *sink);
 
-/* ---- Pools --------------------------------------------------------------------------------------------------------
- */
+/* ---- Pools ------------------------------------------------------------------------------------------------------- */
 
 /* Pools of both ends of a path. They live as long as the path. */
 struct bench_pools {

@@ -87,8 +87,7 @@ static inline uint16_t gpu_stamped(uint16_t value, uint64_t unit, unsigned k)
     return (uint16_t)((value & ~0x7Fu) | (unit >> (7 * k) & 0x7Fu));
 }
 
-/* ---- CUDA alone ---------------------------------------------------------------------------------------------------
- */
+/* ---- CUDA alone -------------------------------------------------------------------------------------------------- */
 
 /* False, with a message on stderr, unless the call returned cudaSuccess. */
 bool device_ok(int error, const char *what);

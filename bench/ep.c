@@ -177,14 +177,10 @@ static size_t shared_bytes(const struct ep_plan *plan)
 
 static struct ep_shared *shared_create(const struct ep_plan *plan)
 {
-    struct ep_shared *shared =
-        mmap(NULL, shared_bytes(plan), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    struct ep_shared *shared = ranks_memory(shared_bytes(plan));
 
-    if (shared == MAP_FAILED) {
-        print_error(NULL, "out of memory");
-        return NULL;
-    }
-    shared->result_bytes = result_bytes(plan);
+    if (shared != NULL)
+        shared->result_bytes = result_bytes(plan);
     return shared;
 }
 
@@ -309,7 +305,7 @@ static bool run_ranks(struct report *report, const struct ep_plan *plan)
     struct rank_run run = {plan, shared};
     const struct ranks ranks = {.count = plan->ranks,
                                 .seconds = plan->options->seconds,
-                                .meeting = &shared->meeting,
+                                .barrier = &shared->barrier,
                                 .run = run_rank,
                                 .context = &run};
     unsigned reported = 0;

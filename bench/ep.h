@@ -125,7 +125,7 @@ struct ep_result {
 };
 
 struct ep_shared {
-    struct ranks_meeting meeting;
+    struct ranks_barrier barrier;
     char device[256];
     size_t result_bytes;
     uint8_t gathered[RANKS_PROCESSES_MAX][EP_GATHER_BYTES];

@@ -110,7 +110,7 @@ struct row_run {
 
 static bool meet(struct rank *rank)
 {
-    return ranks_meet(&rank->shared->meeting, rank->plan->ranks);
+    return ranks_wait(&rank->shared->barrier, rank->plan->ranks);
 }
 
 /* strait_ep_all_gather. */
@@ -466,6 +466,6 @@ bool ep_rank_run(const struct ep_plan *plan, struct ep_shared *shared, unsigned 
     for (unsigned i = 0; good && i < plan->row_count; i++)
         good = run_row(&rank, i);
     if (!good)
-        atomic_store(&shared->meeting.failed, true);
+        atomic_store(&shared->barrier.failed, true);
     return good;
 }

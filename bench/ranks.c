@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -15,19 +16,29 @@
 #define POLL_MS  10u
 #define GRACE_NS 2000000000u /* for ranks to notice that one failed: a library may wait for it forever */
 
-/* Each barrier is a round of `ranks` arrivals; the last rank to arrive releases the round. */
-bool ranks_meet(struct ranks_meeting *meeting, unsigned ranks)
+void *ranks_memory(size_t bytes)
 {
-    uint32_t round = atomic_fetch_add(&meeting->arrived, 1) / ranks + 1;
+    void *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 
-    if (atomic_load(&meeting->arrived) >= round * ranks)
-        atomic_store(&meeting->passed, round);
-    while (atomic_load(&meeting->passed) < round) {
-        if (atomic_load(&meeting->failed))
+    if (memory != MAP_FAILED)
+        return memory;
+    print_error(NULL, "out of memory");
+    return NULL;
+}
+
+/* Each barrier is a round of `ranks` arrivals; the last rank to arrive releases the round. */
+bool ranks_wait(struct ranks_barrier *barrier, unsigned ranks)
+{
+    uint32_t round = atomic_fetch_add(&barrier->arrived, 1) / ranks + 1;
+
+    if (atomic_load(&barrier->arrived) >= round * ranks)
+        atomic_store(&barrier->passed, round);
+    while (atomic_load(&barrier->passed) < round) {
+        if (atomic_load(&barrier->failed))
             return false;
         sched_yield();
     }
-    return !atomic_load(&meeting->failed);
+    return !atomic_load(&barrier->failed);
 }
 
 /* 0: failed, with the error on stderr. */
@@ -50,7 +61,7 @@ static pid_t start(const struct ranks *ranks, unsigned number)
 }
 
 /* Whether the rank still runs. If it ended with an error, all ranks fail. */
-static bool rank_runs(pid_t *pid, unsigned number, struct ranks_meeting *meeting)
+static bool rank_runs(pid_t *pid, unsigned number, struct ranks_barrier *barrier)
 {
     int status;
 
@@ -62,7 +73,7 @@ static bool rank_runs(pid_t *pid, unsigned number, struct ranks_meeting *meeting
     else if (WEXITSTATUS(status) > 1) /* not one of our statuses, for which the rank has printed the error */
         print_error(NULL, "rank %u ended with exit status %d", number, WEXITSTATUS(status));
     if (status != 0)
-        atomic_store(&meeting->failed, true);
+        atomic_store(&barrier->failed, true);
     return false;
 }
 
@@ -71,7 +82,7 @@ static unsigned count_running(const struct ranks *ranks, pid_t *pids)
     unsigned running = 0;
 
     for (unsigned i = 0; i < ranks->count; i++)
-        running += rank_runs(&pids[i], i, ranks->meeting);
+        running += rank_runs(&pids[i], i, ranks->barrier);
     return running;
 }
 
@@ -101,13 +112,13 @@ static void await(const struct ranks *ranks, pid_t *pids)
     bool failed = false;
 
     while (count_running(ranks, pids) > 0 && !interrupted() && clock_ns() < deadline) {
-        if (!failed && atomic_load(&ranks->meeting->failed)) {
+        if (!failed && atomic_load(&ranks->barrier->failed)) {
             failed = true;
             deadline = clock_ns() + GRACE_NS;
         }
         sleep_ms(POLL_MS);
     }
-    if (!atomic_load(&ranks->meeting->failed) && (interrupted() || clock_ns() >= deadline))
+    if (!atomic_load(&ranks->barrier->failed) && (interrupted() || clock_ns() >= deadline))
         explain(ranks);
 }
 
@@ -119,9 +130,9 @@ bool ranks_run(const struct ranks *ranks)
     for (unsigned i = 0; good && i < ranks->count; i++)
         good = (pids[i] = start(ranks, i)) != 0;
     if (!good)
-        atomic_store(&ranks->meeting->failed, true);
+        atomic_store(&ranks->barrier->failed, true);
     await(ranks, pids);
-    good = good && count_running(ranks, pids) == 0 && !atomic_load(&ranks->meeting->failed);
+    good = good && count_running(ranks, pids) == 0 && !atomic_load(&ranks->barrier->failed);
     kill_all(pids, ranks->count);
     return good;
 }

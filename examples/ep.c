@@ -15,13 +15,13 @@
 enum { RANKS = 4, EXPERTS = 8, TOKENS = 16, TOPK = 2, HIDDEN = 64 };
 
 /* Where the processes meet. */
-struct meeting {
+struct shared {
     atomic_uint arrived;
     unsigned char gathered[8][RANKS][1024]; /* one for each gather: a group makes four */
 };
 
 struct self {
-    struct meeting *meeting;
+    struct shared *shared;
     unsigned rank, gathers;
 };
 
@@ -32,12 +32,12 @@ static int gather(void *context, const void *send, void *receive, size_t bytes)
 
     if (turn == 8 || bytes > 1024)
         return 1;
-    memcpy(self->meeting->gathered[turn][self->rank], send, bytes);
-    atomic_fetch_add(&self->meeting->arrived, 1);
-    while (atomic_load(&self->meeting->arrived) < RANKS * (turn + 1))
+    memcpy(self->shared->gathered[turn][self->rank], send, bytes);
+    atomic_fetch_add(&self->shared->arrived, 1);
+    while (atomic_load(&self->shared->arrived) < RANKS * (turn + 1))
         sched_yield();
     for (unsigned rank = 0; rank < RANKS; rank++)
-        memcpy((char *)receive + rank * bytes, self->meeting->gathered[turn][rank], bytes);
+        memcpy((char *)receive + rank * bytes, self->shared->gathered[turn][rank], bytes);
     return 0;
 }
 
@@ -83,9 +83,9 @@ static void step(struct strait_ep_group *group, struct strait_ep_handle *handle,
     free(local);
 }
 
-static void run(struct meeting *meeting, unsigned rank)
+static void run(struct shared *shared, unsigned rank)
 {
-    struct self self = {meeting, rank, 0};
+    struct self self = {shared, rank, 0};
     const struct strait_ep_config config = {.size = sizeof(config),
                                             .all_gather = gather,
                                             .context = &self,
@@ -126,12 +126,12 @@ static void run(struct meeting *meeting, unsigned rank)
 
 int main(void)
 {
-    struct meeting *meeting = mmap(NULL, sizeof(*meeting), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    int failed = meeting == MAP_FAILED, status;
+    struct shared *shared = mmap(NULL, sizeof(*shared), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int failed = shared == MAP_FAILED, status;
 
     for (unsigned rank = 0; rank < RANKS && !failed; rank++)
         if (fork() == 0) {
-            run(meeting, rank);
+            run(shared, rank);
             return 0;
         }
     while (wait(&status) > 0)
