@@ -244,8 +244,7 @@ TEST(no_changed_or_cut_index_is_opened)
     free(bytes);
 }
 
-/* ---- What sums do not find ----------------------------------------------------------------------------------------
- */
+/* ---- What sums do not find --------------------------------------------------------------------------------------- */
 
 /* What a writer that is wrong, or means ill, says of the first file's shard, in footer and index, with right sums. */
 static void lie_of_pages(struct checkpoint_shard *shard)

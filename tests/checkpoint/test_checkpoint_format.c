@@ -142,6 +142,28 @@ TEST(boxes_made_to_take_long)
 }
 END_TEST
 
+/* The budget is that of all who share it: what one has used is gone for the next. */
+TEST(boxes_share_a_budget)
+{
+    const uint64_t shape[1] = {4}, offsets[4] = {0, 1, 2, 3}, sizes[1] = {1};
+    uint64_t gap[STRAIT_CHECKPOINT_DIMS_MAX], budget = CHECKPOINT_COVER_BUDGET;
+    struct checkpoint_box boxes[4];
+
+    for (uint32_t i = 0; i < 4; i++)
+        boxes[i] = (struct checkpoint_box){.offsets = &offsets[i], .sizes = sizes, .dims = 1};
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, 4, shape, 1, &budget, gap), CHECKPOINT_COVERED);
+    const uint64_t used = CHECKPOINT_COVER_BUDGET - budget;
+    budget = 2 * used;
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, 4, shape, 1, &budget, gap), CHECKPOINT_COVERED);
+    ck_assert_uint_eq(used, budget);
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, 4, shape, 1, &budget, gap), CHECKPOINT_COVERED);
+    ck_assert_uint_eq(0, budget);
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, 4, shape, 1, &budget, gap), CHECKPOINT_INTRICATE);
+    budget = used - 1;
+    ck_assert_int_eq(checkpoint_boxes_cover(boxes, 4, shape, 1, &budget, gap), CHECKPOINT_INTRICATE);
+}
+END_TEST
+
 /* ---- A footer ---------------------------------------------------------------------------------------------------- */
 
 static const uint64_t shape_a[2] = {100, 1000}, zero[2], sizes_a[2] = {50, 1000}, offsets_b[2] = {50, 0};

@@ -197,8 +197,7 @@ TEST_LOOP(a_consumer_that_has_counted_fails_alone, WIRES)
     ck_assert(pool_as_imagined(pair.sink));
 }
 
-/* ---- Several consumers that fail -----------------------------------------------------------------------------------
- */
+/* ---- Several consumers that fail --------------------------------------------------------------------------------- */
 
 TEST_LOOP(one_of_three_consumers_fails_and_the_others_do_not, WIRES)
 {

@@ -106,8 +106,7 @@ TEST_LOOP(pools_of_another_tenant_are_out_of_reach, WIRES)
     ck_assert(pool_as_imagined(pair.sink));
 }
 
-/* ---- Clients whose messages the test writes itself ----------------------------------------------------------------
- */
+/* ---- Clients whose messages the test writes itself --------------------------------------------------------------- */
 
 /* Their pool is of the same shape as others here, under an id of the test's choice. */
 struct raw {

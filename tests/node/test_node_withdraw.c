@@ -230,8 +230,7 @@ TEST_LOOP(an_end_that_is_lost_is_told_by_the_next_connection, WIRES - 1)
     pair_quiet(&pair);
 }
 
-/* ---- Both look for each other -------------------------------------------------------------------------------------
- */
+/* ---- Both look for each other ------------------------------------------------------------------------------------ */
 
 static _Atomic uint32_t withdrawn;
 
