@@ -150,8 +150,7 @@ bool checkpoint_box_range(const struct checkpoint_box *box, uint64_t first, uint
     return true;
 }
 
-/* ---- Covering ------------------------------------------------------------------------------------------------------
- */
+/* ---- Covering ---------------------------------------------------------------------------------------------------- */
 
 struct covering {
     const uint64_t *shape;

@@ -21,8 +21,7 @@ _Static_assert(offsetof(struct coll_config_head, magic) == COLL_CONFIG_MAGIC_AT 
                    offsetof(coll_encryption, mode) == COLL_ENCRYPTION_MODE_AT,
                "check_header.c has NCCL's");
 
-/* ---- Functions of strait/collective.h -----------------------------------------------------------------------------
- */
+/* ---- Functions of strait/collective.h ---------------------------------------------------------------------------- */
 
 size_t strait_coll_report(struct ncclComm *comm, char *dst, size_t dst_capacity)
 {

@@ -32,8 +32,7 @@ uint8_t *json_read_hex(const struct cJSON *object, const char *name, size_t *siz
 /* Adds the number if it is above 0, else null, for "not known". */
 void json_add_known(struct cJSON *object, const char *name, double value);
 
-/* ---- Codec statistics, summed over chunks -------------------------------------------------------------------------
- */
+/* ---- Codec statistics, summed over chunks ------------------------------------------------------------------------ */
 
 struct totals {
     uint64_t chunks;

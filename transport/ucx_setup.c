@@ -370,8 +370,7 @@ void ucx_stand_in(void)
     stands_in = true;
 }
 
-/* ---- Contexts and workers -----------------------------------------------------------------------------------------
- */
+/* ---- Contexts and workers ---------------------------------------------------------------------------------------- */
 
 #define FEATURES (UCP_FEATURE_AM | UCP_FEATURE_WAKEUP)
 

@@ -56,8 +56,7 @@ struct chaos_shared {
     bool fakes;                 /* UCX takes memory of GPUs, which are fakes, for the host's */
 };
 
-/* ---- In a daemon: for the injector, and for the plugin in front of the daemon's own (hold.c) -----------------------
- */
+/* ---- In a daemon: for the injector, and for the plugin in front of the daemon's own (hold.c) --------------------- */
 
 /* Maps the file that CHAOS_VARIABLE names, and sets *side to this daemon's part. NULL: the variable is not set. */
 struct chaos_shared *hold_begin(struct chaos_side **side);

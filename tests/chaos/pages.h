@@ -55,8 +55,7 @@ bool pages_hold(const struct pages *pages, uint32_t page, uint64_t tag);
 /* Checks all known pages and all guards; names the first wrong one in `why`. */
 bool pages_verify(const struct pages *pages, char *why, size_t why_size);
 
-/* ---- What differs between memory of the host, of the fake devices and of GPUs --------------------------------------
- */
+/* ---- What differs between memory of the host, of the fake devices and of GPUs ------------------------------------ */
 
 /* Some bytes of a pool and their required content: words of the table from which all content is made, each XORed with
  * `flip`. */

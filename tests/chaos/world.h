@@ -65,8 +65,7 @@ struct totals {
     char first[512]; /* violation */
 };
 
-/* ---- Workers ------------------------------------------------------------------------------------------------------
- */
+/* ---- Workers ----------------------------------------------------------------------------------------------------- */
 
 #define CLIENT_BLOB_MAX 1024u
 
@@ -110,8 +109,7 @@ struct news {
  * one to a packet, without blocking. */
 pid_t client_start(const char *socket, const struct pages *pages, int *channel);
 
-/* ---- Worlds -------------------------------------------------------------------------------------------------------
- */
+/* ---- Worlds ------------------------------------------------------------------------------------------------------ */
 
 struct world;
 void violation(struct world *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -246,8 +244,7 @@ void transfers_forget(struct world *w);   /* all are over */
 void world_check(struct world *w);
 /* Waits until both daemons hold no slot, no page and no transfer, and checks their descriptors. */
 void world_at_rest(struct world *w);
-/* ---- Scenarios (scenario.c) ----------------------------------------------------------------------------------------
- */
+/* ---- Scenarios (scenario.c) -------------------------------------------------------------------------------------- */
 
 const char *fault_name(enum fault fault);
 extern const char *const phase_names[PHASES], *const point_names[CHAOS_POINTS];

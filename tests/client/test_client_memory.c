@@ -56,8 +56,7 @@ char *__wrap_strndup(const char *text, size_t size)
 
 #define call(expression) (inside = true, result = (expression), inside = false, result)
 
-/* ---- A daemon that agrees to everything ---------------------------------------------------------------------------
- */
+/* ---- A daemon that agrees to everything -------------------------------------------------------------------------- */
 
 static void say_state(uint64_t transfer, enum strait_state state, bool more)
 {

@@ -12,8 +12,7 @@
 
 enum { COUNT_OF = 40001, PATIENCE_MS = 20000, TOLD_MS = 10000, ABORT_MS = 5000, UNTOLD_MS = 500 };
 
-/* ---- A process that stands in -------------------------------------------------------------------------------------
- */
+/* ---- A process that stands in ------------------------------------------------------------------------------------ */
 
 enum way { KILLED, ENDED, BECAME_ANOTHER, KILLED_WITH_A_CHILD, LEFT, STOPPED, WAYS };
 
@@ -93,8 +92,7 @@ static void stand_in_end(const struct stand_in *stand_in)
     close(stand_in->control);
 }
 
-/* ---- Signs of life ------------------------------------------------------------------------------------------------
- */
+/* ---- Signs of life ----------------------------------------------------------------------------------------------- */
 
 static const enum liveness_state ends_as[WAYS] = {LIVENESS_ENDED, LIVENESS_ENDED, LIVENESS_ENDED,
                                                   LIVENESS_ENDED, LIVENESS_LEFT,  LIVENESS_ALIVE};
@@ -171,8 +169,7 @@ START_TEST(a_forked_child_is_not_its_parent)
 }
 END_TEST
 
-/* ---- Ranks --------------------------------------------------------------------------------------------------------
- */
+/* ---- Ranks ------------------------------------------------------------------------------------------------------- */
 
 /* What rank 0 waits in when its peer goes. */
 enum wait { IN_NCCL, IN_OURS, PASSED_ON, IDLE, WAITS };

@@ -105,8 +105,7 @@ static void let_it_look(void)
         (void)nccl.nccl(&path, &version);
 }
 
-/* ---- Reports -------------------------------------------------------------------------------------------------------
- */
+/* ---- Reports ----------------------------------------------------------------------------------------------------- */
 
 /* With single spaces. To be freed. */
 static char *report_of(coll_comm comm)
@@ -164,8 +163,7 @@ static void reduce(coll_comm comm, size_t count, int type)
     reduce_on(comm, count, type, NULL);
 }
 
-/* ---- Threads -------------------------------------------------------------------------------------------------------
- */
+/* ---- Threads ----------------------------------------------------------------------------------------------------- */
 
 static void round_of(coll_comm shared, int rank)
 {
@@ -212,8 +210,7 @@ static void check_threads(void)
     require_row(NULL, "all_reduce", "fp32", "3200 12800 0 0 0");
 }
 
-/* ---- Processes -----------------------------------------------------------------------------------------------------
- */
+/* ---- Processes --------------------------------------------------------------------------------------------------- */
 
 static void await(pid_t child)
 {
@@ -275,8 +272,7 @@ static void check_fork(void)
     require(nccl.CommDestroy(comm) == COLL_SUCCESS);
 }
 
-/* ---- Capture -------------------------------------------------------------------------------------------------------
- */
+/* ---- Capture ----------------------------------------------------------------------------------------------------- */
 
 static struct fake_cuda_control *load_driver(coll_stream *stream, int (**destroy)(void *))
 {
@@ -317,8 +313,7 @@ static void check_capture(void)
     require(destroy(stream) == 0 && nccl.CommDestroy(comm) == COLL_SUCCESS);
 }
 
-/* ---- Groups --------------------------------------------------------------------------------------------------------
- */
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
 static void group(coll_comm comm, int depth)
 {
@@ -367,8 +362,7 @@ static void check_groups(void)
     require(nccl.CommDestroy(comm) == COLL_SUCCESS);
 }
 
-/* ---- Communicators -------------------------------------------------------------------------------------------------
- */
+/* ---- Communicators ----------------------------------------------------------------------------------------------- */
 
 static void check_not_blocking(coll_comm parent)
 {
@@ -439,8 +433,7 @@ static void check_comms(void)
     require(nccl.CommDestroy(comm) == COLL_SUCCESS && nccl.CommDestroy(NULL) == COLL_SUCCESS);
 }
 
-/* ---- Counts --------------------------------------------------------------------------------------------------------
- */
+/* ---- Counts ------------------------------------------------------------------------------------------------------ */
 
 static void check_counts(void)
 {
@@ -540,8 +533,7 @@ static void require_told(const char *expected, bool alone)
     } while (0)
 #define CHECK(call, ...) TOLD(call, true, __VA_ARGS__)
 
-/* ---- Operations ----------------------------------------------------------------------------------------------------
- */
+/* ---- Operations -------------------------------------------------------------------------------------------------- */
 
 static void check_operations(size_t count, int type, int op)
 {
@@ -605,8 +597,7 @@ static void check_all_operations(void)
     check_operations(SIZE_MAX, 9, 0);
 }
 
-/* ---- Communicators -------------------------------------------------------------------------------------------------
- */
+/* ---- Communicators ----------------------------------------------------------------------------------------------- */
 
 static void make_id(coll_id *id, char text[2 * COLL_ID_BYTES + 1])
 {
@@ -702,8 +693,7 @@ static void check_parameters(void)
     require_told("ParamDumpAll", true);
 }
 
-/* ---- All else ------------------------------------------------------------------------------------------------------
- */
+/* ---- All else ---------------------------------------------------------------------------------------------------- */
 
 static void check_others(void)
 {
@@ -799,8 +789,7 @@ static void check_every(void)
     }
 }
 
-/* ---- NCCLs that lack some, or all ----------------------------------------------------------------------------------
- */
+/* ---- NCCLs that lack some, or all -------------------------------------------------------------------------------- */
 
 static void require_no_team(coll_team team)
 {
@@ -866,8 +855,7 @@ static void check_real(void)
     printf("NCCL %d\n", version);
 }
 
-/* ---- The program ---------------------------------------------------------------------------------------------------
- */
+/* ---- The program ------------------------------------------------------------------------------------------------- */
 
 static const struct {
     const char *name;

@@ -72,8 +72,7 @@ static const char *hex(const coll_id *id)
     return text;
 }
 
-/* ---- Communicators -------------------------------------------------------------------------------------------------
- */
+/* ---- Communicators ----------------------------------------------------------------------------------------------- */
 
 /* At once, or when the group ends: until then the slot is as it was. */
 static int make(int result, coll_comm *slot, int rank, int ranks, const int *config)
@@ -187,8 +186,7 @@ int pncclCommCuDevice(coll_comm comm, int *device)
 }
 ALIAS(CommCuDevice)
 
-/* ---- Groups --------------------------------------------------------------------------------------------------------
- */
+/* ---- Groups ------------------------------------------------------------------------------------------------------ */
 
 int pncclGroupStart(void)
 {
@@ -316,8 +314,7 @@ RECORD(Send, (const void *send, size_t count, int type, int peer, COLLECTIVE_TAI
 RECORD(Recv, (void *recv, size_t count, int type, int peer, COLLECTIVE_TAIL), "%p %zu %d %d %p %p", recv, count, type,
        peer, (void *)comm, (void *)stream)
 
-/* ---- Calls that an older one lacks --------------------------------------------------------------------------------
- */
+/* ---- Calls that an older one lacks ------------------------------------------------------------------------------- */
 
 #ifndef FAKE_OLD
 RECORD(CommRevoke, (coll_comm comm, int flags), "%p %d", (void *)comm, flags)

@@ -40,8 +40,7 @@ void party_end(struct party *party)
     strait_ep_handle_destroy(party->handle);
 }
 
-/* ---- Memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
 
 /* Filled with CANARY, 16-byte aligned; NULL for nothing. Held until the call is over. */
 static void *tensor(struct party *party, size_t bytes, bool heap)
@@ -94,8 +93,7 @@ static void require_equal(const void *got, const void *expected, size_t bytes)
     require(bytes == 0 || memcmp(got, expected, bytes) == 0);
 }
 
-/* ---- Update -------------------------------------------------------------------------------------------------------
- */
+/* ---- Update ------------------------------------------------------------------------------------------------------ */
 
 /* Local experts' counts and offsets, ranks' counts, the total. */
 struct counts {
@@ -141,8 +139,7 @@ void party_update(struct party *party)
     require_equal(&got, &expected, sizeof(got));
 }
 
-/* ---- Dispatch -----------------------------------------------------------------------------------------------------
- */
+/* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 /* Rows, scales and weights of the own tokens, as the caller has them. */
 static struct strait_ep_dispatch_in make_dispatch_in(struct party *party)
@@ -238,8 +235,7 @@ void party_complete_dispatch(struct party *party)
     party->round++;
 }
 
-/* ---- Combine ------------------------------------------------------------------------------------------------------
- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 void party_combine(struct party *party, uint32_t flags, bool gradients)
 {

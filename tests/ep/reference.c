@@ -3,8 +3,7 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Values -------------------------------------------------------------------------------------------------------
- */
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
 
 static uint64_t mix(uint64_t x)
 {
@@ -104,8 +103,7 @@ static uint32_t bits_of(enum strait_element type, float x)
     return sign | (steps < ldexp(1, mantissa_bits) ? (uint32_t)steps : normal);
 }
 
-/* ---- Routing ------------------------------------------------------------------------------------------------------
- */
+/* ---- Routing ----------------------------------------------------------------------------------------------------- */
 
 static int64_t draw(const struct scenario *scenario, struct rng *rng, enum ref_routing routing, uint32_t k)
 {
@@ -177,8 +175,7 @@ void ref_route(struct scenario *scenario)
     }
 }
 
-/* ---- Places -------------------------------------------------------------------------------------------------------
- */
+/* ---- Places ------------------------------------------------------------------------------------------------------ */
 
 static bool is_here(const struct scenario *scenario, int32_t expert, uint32_t d)
 {
@@ -286,8 +283,7 @@ static bool visit_next(struct visit *visit)
     }
 }
 
-/* ---- Dispatch -----------------------------------------------------------------------------------------------------
- */
+/* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 void ref_token_row(const struct scenario *scenario, uint32_t round, uint32_t s, uint32_t t, uint8_t *row)
 {
@@ -338,8 +334,7 @@ void ref_counts(const struct scenario *scenario, uint32_t d, int32_t *expert_cou
     *total = (int32_t)ref_rows(scenario, d);
 }
 
-/* ---- Combine ------------------------------------------------------------------------------------------------------
- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 /* Row that rank d gives for a token of rank s, EXPERT_MAJOR that of an expert (else -1). */
 static void result_row(const struct scenario *scenario, uint32_t round, uint32_t d, uint32_t s, uint32_t t,

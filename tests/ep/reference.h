@@ -46,8 +46,7 @@ void ref_token_row(const struct scenario *scenario, uint32_t round, uint32_t s, 
 void ref_token_scales(const struct scenario *scenario, uint32_t round, uint32_t s, uint32_t t, uint8_t *row);
 float ref_token_weight(const struct scenario *scenario, uint32_t round, uint32_t s, uint32_t t, uint32_t k);
 
-/* ---- What rank d gets from a dispatch -----------------------------------------------------------------------------
- */
+/* ---- What rank d gets from a dispatch ---------------------------------------------------------------------------- */
 
 /* Outputs, full: what is not written keeps its bytes. NULL: not wanted. */
 struct ref_dispatch {
@@ -61,8 +60,7 @@ void ref_dispatch(const struct scenario *scenario, uint32_t round, uint32_t d, b
 void ref_counts(const struct scenario *scenario, uint32_t d, int32_t *expert_counts, int32_t *expert_offsets,
                 int32_t *rank_counts, int32_t *total);
 
-/* ---- Combine ------------------------------------------------------------------------------------------------------
- */
+/* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 /* What rank d gives to combine, with gradients of weights unless NULL: rows without a token keep their bytes. */
 void ref_combine_in(const struct scenario *scenario, uint32_t round, uint32_t d, uint8_t *rows, float *weights);

@@ -102,8 +102,7 @@ static void run_plan(struct member *member)
     strait_ep_group_destroy(group);
 }
 
-/* ---- Random plans -------------------------------------------------------------------------------------------------
- */
+/* ---- Random plans ------------------------------------------------------------------------------------------------ */
 
 static struct strait_ep_config random_config(struct rng *rng, uint32_t ranks)
 {
@@ -226,8 +225,7 @@ TEST(random_shapes_of_processes)
 }
 END_TEST
 
-/* ---- Chosen ones --------------------------------------------------------------------------------------------------
- */
+/* ---- Chosen ones ------------------------------------------------------------------------------------------------- */
 
 static const struct {
     enum strait_ep_algorithm algorithm;

@@ -108,8 +108,7 @@ static enum strait_status try_step(struct strait_ep_group *group, uint32_t rank,
     return status;
 }
 
-/* ---- Ranks that are gone ------------------------------------------------------------------------------------------
- */
+/* ---- Ranks that are gone ----------------------------------------------------------------------------------------- */
 
 enum { GONE = 2 };
 
@@ -238,8 +237,7 @@ TEST(ranks_can_be_left_out_by_hand)
 }
 END_TEST
 
-/* ---- Rows without room --------------------------------------------------------------------------------------------
- */
+/* ---- Rows without room ------------------------------------------------------------------------------------------- */
 
 static void run_trap(struct member *member)
 {
@@ -301,8 +299,7 @@ TEST_LOOP(a_tensor_that_is_too_short_is_not_written_beyond_its_end, 4)
 }
 END_TEST
 
-/* ---- What no rank of ours would send ------------------------------------------------------------------------------
- */
+/* ---- What no rank of ours would send ----------------------------------------------------------------------------- */
 
 /* Makes a failed group work again, as the library never would. */
 static void revive(struct strait_ep_group *group)
@@ -439,8 +436,7 @@ TEST(announcements_outside_of_the_heap_are_refused)
 }
 END_TEST
 
-/* ---- Groups that cannot be ----------------------------------------------------------------------------------------
- */
+/* ---- Groups that cannot be --------------------------------------------------------------------------------------- */
 
 static enum strait_status made[4];
 static char texts[4][256];
@@ -589,8 +585,7 @@ TEST(memory_of_another_host_is_not_mistaken_for_ours)
 }
 END_TEST
 
-/* ---- Calls out of order -------------------------------------------------------------------------------------------
- */
+/* ---- Calls out of order ------------------------------------------------------------------------------------------ */
 
 static struct strait_ep_dispatch_in dispatch_in(void *rows)
 {

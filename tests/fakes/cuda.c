@@ -567,8 +567,7 @@ FAKE_VISIBLE int cuStreamWaitValue32_v2(void *stream, const uint32_t *at, uint32
     return cuda_queue(stream, await_word, word);
 }
 
-/* ---- The codec's place here ---------------------------------------------------------------------------------------
- */
+/* ---- The codec's place here -------------------------------------------------------------------------------------- */
 
 static bool launch_fails(void)
 {

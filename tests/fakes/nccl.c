@@ -357,8 +357,7 @@ const char *pncclGetErrorString(coll_result result)
 ALIAS(GetErrorString)
 #pragma GCC visibility pop
 
-/* ---- Communicators that do not block: what was asked for is done step by step, while the program polls ------------
- */
+/* ---- Communicators that do not block: what was asked for is done step by step, while the program polls ----------- */
 
 enum { QUESTIONS = 3 };
 

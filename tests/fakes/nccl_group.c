@@ -24,8 +24,7 @@ static _Thread_local struct {
     struct item *items;
 } here;
 
-/* ---- The end of a group -------------------------------------------------------------------------------------------
- */
+/* ---- The end of a group ------------------------------------------------------------------------------------------ */
 
 static bool make_all(void)
 {
@@ -113,8 +112,7 @@ static coll_result end_if_outermost(void)
     return made_later || moved_later ? COLL_IN_PROGRESS : COLL_SUCCESS;
 }
 
-/* ---- Into it ------------------------------------------------------------------------------------------------------
- */
+/* ---- Into it ----------------------------------------------------------------------------------------------------- */
 
 static coll_result add_make(struct make make)
 {

@@ -761,8 +761,7 @@ TEST(what_is_no_codebook_file_is_told_apart)
     ck_assert_ptr_null(codebook);
 }
 
-/* ---- GPUs where there is no plugin for them, or none that can do anything -----------------------------------------
- */
+/* ---- GPUs where there is no plugin for them, or none that can do anything ---------------------------------------- */
 
 TEST(what_is_missing_is_told)
 {

@@ -50,8 +50,7 @@ static double kept_since(uint64_t before_ms)
     return (double)(ms < KEPT_MOST_MS ? ms : KEPT_MOST_MS);
 }
 
-/* ---- Faults: what each does ---------------------------------------------------------------------------------------
- */
+/* ---- Faults: what each does -------------------------------------------------------------------------------------- */
 
 static struct soak_daemon *struck_daemon(struct trial *trial)
 {
@@ -244,8 +243,7 @@ static bool draw_plan(struct trial *trial, struct move_plan *plan)
     return plan->pages <= route->source->vacant_count && plan->pages <= route->sink->vacant_count;
 }
 
-/* ---- A page or a name that is taken -------------------------------------------------------------------------------
- */
+/* ---- A page or a name that is taken ------------------------------------------------------------------------------ */
 
 static bool begin_taker(struct trial *trial, struct slot *slot)
 {

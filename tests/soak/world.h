@@ -172,8 +172,7 @@ static inline bool route_is_local(const struct route *route)
     return route->source->worker->node == route->sink->worker->node;
 }
 
-/* ---- Runs: each complains about what is wrong, which decides the exit status ----------------------------------------
- */
+/* ---- Runs: each complains about what is wrong, which decides the exit status ------------------------------------- */
 
 struct soak_options {
     const char *daemon; /* the program */
