@@ -1,7 +1,7 @@
 """Ranks of a job that one command has started: what each has found is gathered by all, and the end of one ends all.
 
-Ranks of one host find each other by a Unix socket of rank 0, without torch, whose import takes two seconds of a processor in each
-of them. Ranks of several hosts are a group of torch.distributed.
+Ranks of one host find each other by a Unix socket of rank 0, without torch, whose import takes two seconds of a
+processor in each of them. Ranks of several hosts are a group of torch.distributed.
 """
 
 from __future__ import annotations
