@@ -30,6 +30,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
 
 import torch
 from torch.distributed.checkpoint import metadata as dcp_metadata
+from torch.distributed.checkpoint._state_dict_stager import StateDictStager
 from torch.distributed.checkpoint.filesystem import _StorageInfo, _StoragePrefix
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -49,7 +50,7 @@ from torch.distributed.checkpoint.planner import (
     WriteItem,
     WriteItemType,
 )
-from torch.distributed.checkpoint.staging import AsyncStager, DefaultStager, StagingOptions
+from torch.distributed.checkpoint.staging import AsyncStager
 from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.futures import Future
 
@@ -463,21 +464,23 @@ class Stager(AsyncStager):
     _synchronize_after_execute = False
 
     def __init__(self, *, shared: bool = False):
-        self._options = StagingOptions(
-            use_pinned_memory=torch.cuda.is_available(),
-            use_shared_memory=shared,
-            use_async_staging=False,
-            use_non_blocking_copy=torch.cuda.is_available(),
-        )
+        self._pinned, self._shared = torch.cuda.is_available(), shared
         self._lock = threading.Lock()  # the thread of a save may close it while the next one is staged
-        self._sets: list[tuple[DefaultStager, list[weakref.ref[torch.Tensor]]]] = []
+        self._sets: list[tuple[StateDictStager, list[weakref.ref[torch.Tensor]]]] = []
 
     def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             idle = next((i for i, (_, found) in enumerate(self._sets) if all(one() is None for one in found)), None)
-            stager = DefaultStager(self._options) if idle is None else self._sets.pop(idle)[0]
-        staged = stager.stage(state_dict)
-        assert isinstance(staged, dict)  # it does not stage in the background
+            # not DefaultStager: that of torch 2.11 and 2.12 closes its memory with each state and fails with the next
+            stager = (
+                StateDictStager(pin_memory=self._pinned, share_memory=self._shared)
+                if idle is None
+                else self._sets.pop(idle)[0]
+            )
+        staged = stager.stage(state_dict, non_blocking=self._pinned)
+        if self._pinned:
+            torch.accelerator.synchronize()
+        assert isinstance(staged, dict)
         tensors: list[weakref.ref[torch.Tensor]] = []
         _note_tensors(staged, tensors)
         with self._lock:
