@@ -337,7 +337,17 @@ struct encoder {
     uint8_t *dst;
     uint64_t at; /* end of what has been written */
     bool stream;
+    const uint8_t *absent; /* of strait_encode_params */
 };
+
+/* Page `index` of the source. False: it does not exist, and nothing stands for it. */
+static bool get_source(const struct encoder *e, uint32_t index, struct page *page)
+{
+    if (pages_get(e->src, index, page))
+        return true;
+    page->base = (uint8_t *)e->absent;
+    return e->absent != NULL;
+}
 
 /* An uncoded block and the result of coding it. */
 struct block {
@@ -434,9 +444,8 @@ static uint32_t encode_block(struct encoder *e, struct block *block, const struc
 static const uint8_t *next_page(const struct encoder *e, uint32_t index, const struct page *page)
 {
     struct page next;
-    return index + 1 < e->layout.page_count && pages_get(e->src, index + 1, &next) && next.bytes == page->bytes
-               ? next.base
-               : NULL;
+    return index + 1 < e->layout.page_count && get_source(e, index + 1, &next) && next.bytes == page->bytes ? next.base
+                                                                                                            : NULL;
 }
 
 /* Whether encoders prefetch the next block while they code one. */
@@ -475,7 +484,7 @@ static bool next_block(const struct encoder *e, uint32_t index, const struct pag
         b = 0;
         if (index + 1 == e->layout.page_count)
             return false;
-        pages_get(e->src, index + 1, &next);
+        get_source(e, index + 1, &next);
     }
     *cursor = page_is_in_row(&next) ? cursor_in_row(next.base + b * BLOCK_BYTES) : page_cursor(&next, b * BLOCK_BYTES);
     return cursor->piece % CURSOR_LINE == 0;
@@ -536,7 +545,7 @@ static void encode_chunk(struct encoder *e, const struct strait_encode_params *p
     for (uint32_t i = 0; i < e->layout.page_count; i++) {
         struct page page;
         struct page_stats stats = {{0}, 0};
-        pages_get(e->src, i, &page);
+        get_source(e, i, &page);
         const struct strait_codebook *codebook = params->codebook;
         encode_page(e, i, &page, codebook == NULL ? NULL : &codebook->tables[page.region->table], &stats);
         count_page(run, result, &stats, page.region->table);
@@ -557,6 +566,7 @@ static void encode_with(struct chunk_scratch *scratch, const struct block_ops *b
                         .typed = typed_init(blocks, &scratch->typed),
                         .element = params->element,
                         .mode = params->mode,
+                        .absent = params->absent,
                         .dst = dst,
                         .stream = passes_caches(run, strait_encode_bound(src))};
     uint32_t longest = 0, shortest = UINT32_MAX;
@@ -569,7 +579,7 @@ static void encode_with(struct chunk_scratch *scratch, const struct block_ops *b
     /* All ids are checked before anything is encoded: a chunk with a missing page would be useless. */
     struct page page;
     for (uint32_t i = 0; i < pages_count(src); i++)
-        set_page_status(run, &result, i, pages_get(src, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
+        set_page_status(run, &result, i, get_source(&e, i, &page) ? STRAIT_OK : STRAIT_ERR_PAGE_ID);
     if (result.failed_pages == 0)
         encode_chunk(&e, params, run, &result);
     *run->result = result;

@@ -262,6 +262,8 @@ static enum strait_status check_params(const struct strait_encode_params *params
         return STRAIT_ERR_INVALID;
     if (params->codebook == NULL && element_uses_tables(params->element, params->mode))
         return STRAIT_ERR_INVALID;
+    if ((uintptr_t)params->absent % 16 != 0)
+        return STRAIT_ERR_ALIGNMENT;
     enum strait_status status = pages_check(src, element_bytes(params->element));
     if (status != STRAIT_OK)
         return status;
@@ -307,6 +309,7 @@ static enum strait_status encode_items(const struct strait_codec *codec, const s
                                      .count = count,
                                      .element = params->element,
                                      .mode = params->mode,
+                                     .absent = params->absent,
                                      .codebook_id = params->codebook == NULL ? NULL : params->codebook->id,
                                      .run = &complete};
         return codec->device->encode(&call);

@@ -21,6 +21,7 @@ struct device_encode {
     enum strait_mode mode;
     const uint8_t *codebook_id; /* NULL: none */
     const struct strait_run *run;
+    const void *absent; /* of strait_encode_params */
 };
 
 struct device_decode {
@@ -44,7 +45,7 @@ struct device_ops {
 };
 
 /* Incremented with every change of the structs above, or of the table image. */
-#define DEVICE_OPS_VERSION 3u
+#define DEVICE_OPS_VERSION 4u
 
 /* The function that a plugin exports under the name DEVICE_OPS_SYMBOL; it returns NULL when the current device is
  * unsupported. */

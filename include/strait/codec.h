@@ -298,6 +298,10 @@ struct strait_encode_params {
     enum strait_mode mode;
     /* NULL: tables are 0, BF16 can only be RAW, BASE or PARTS, and FP16 and FP32 not SPLIT (else ERR_INVALID). */
     const struct strait_codebook *codebook;
+    /* Page that stands for ids beyond a region's pages; NULL: they are ERR_PAGE_ID. It lies as pages of the regions do,
+     * from a multiple of 16 on, and there is as much of it as of the longest. For lists that end where only the device
+     * knows: a page of zeroes takes 16 bytes for each block and its entry. */
+    const void *absent;
 };
 
 /* Size of the largest chunk that these pages can encode to, in bytes; 0 when the list is invalid or the bound reaches

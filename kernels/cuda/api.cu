@@ -706,6 +706,7 @@ static strait_status encode(const device_encode *call)
     if (device < 0)
         return STRAIT_ERR_DEVICE;
     fill_head(head, run, call->codebook_id);
+    head.absent = static_cast<uint8_t *>(const_cast<void *>(call->absent));
     head.element = static_cast<uint8_t>(call->element);
     head.mode = static_cast<uint8_t>(mode);
     head.coded = coded;

@@ -269,8 +269,7 @@ template <class LAUNCH> DEVICE located_block locate_block(const LAUNCH &launch, 
     const region r = get_region(launch, item.first_region + found.at.region);
     const uint32_t index = found.at.page - found.at.region * item.id_count;
     const uint32_t id = item.ids == nullptr ? index : item.ids[index];
-    if (id < r.page_count)
-        found.page = r.base + id * r.page_stride;
+    found.page = id < r.page_count ? r.base + id * r.page_stride : launch.head.absent;
     return found;
 }
 

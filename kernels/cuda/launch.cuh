@@ -255,6 +255,7 @@ struct launch_head {
     uint64_t *planes[PLANES];
     const region *scratch_regions; // nullptr: they are in the parameters
     const uint8_t *tables;         // table_image of each table
+    uint8_t *absent;               // encode: page that stands for those that do not exist; nullptr: they fail
     strait_class_stats *class_stats;
     uint32_t class_count, table_count;
     uint32_t tickets, slots;

@@ -118,7 +118,7 @@ class Run(Structure):
 
 
 class EncodeParams(Structure):
-    _fields_ = [("size", c_size_t), ("element", c_int), ("mode", c_int), ("codebook", c_void_p)]
+    _fields_ = [("size", c_size_t), ("element", c_int), ("mode", c_int), ("codebook", c_void_p), ("absent", c_void_p)]
 
 
 class EncodeItem(Structure):

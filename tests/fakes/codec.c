@@ -215,8 +215,8 @@ static enum strait_status encode(const struct device_encode *call)
         return STRAIT_ERR_NO_SPACE;
     struct launch launch = prepare(call->run, call->count, call->codebook_id);
     launch.is_encode = true;
-    launch.params =
-        (struct strait_encode_params){.size = sizeof(launch.params), .element = call->element, .mode = call->mode};
+    launch.params = (struct strait_encode_params){
+        .size = sizeof(launch.params), .element = call->element, .mode = call->mode, .absent = call->absent};
     for (uint32_t i = 0; i < call->count; i++) {
         launch.items[i].encode = call->items[i];
         keep_list(&launch.items[i], &call->items[i].src);

@@ -438,6 +438,58 @@ static void many_regions(void)
     done++;
 }
 
+/* A list of which only some ids exist: a page of zeroes stands for the others, in all types. */
+static void absent_pages(void)
+{
+    enum { BYTES = 14336, PAGES = 40 };
+    static _Alignas(16) uint8_t values[PAGES * BYTES], zeroes[BYTES];
+    struct rng rng = rng_init(8);
+    uint8_t *memory, *nothing, *chunk, *expected, *got;
+    uint32_t ids[PAGES], *far_ids;
+    struct strait_result result, *cuda;
+    fill_pattern(&rng, PATTERN_FALLING, strait_codebook_ranking(codebook, 0), values, sizeof(values));
+    for (uint32_t p = 0; p < PAGES; p++)
+        ids[p] = p % 3 == 1 ? UINT32_MAX - p : p;
+    require_cuda(cudaMalloc((void **)&memory, sizeof(values)));
+    require_cuda(cudaMemcpy(memory, values, sizeof(values), cudaMemcpyHostToDevice));
+    require_cuda(cudaMalloc((void **)&nothing, sizeof(zeroes)));
+    require_cuda(cudaMemset(nothing, 0, sizeof(zeroes)));
+    require_cuda(cudaMalloc((void **)&far_ids, sizeof(ids)));
+    require_cuda(cudaMemcpy(far_ids, ids, sizeof(ids), cudaMemcpyHostToDevice));
+    require_cuda(cudaHostAlloc((void **)&cuda, sizeof(*cuda), cudaHostAllocMapped));
+    const struct strait_region here = {
+        .base = values, .page_stride = BYTES, .page_count = PAGES, .rows = 1, .row_bytes = BYTES};
+    struct strait_region there = here;
+    there.base = memory;
+    const struct strait_pages pages = {&here, ids, 1, PAGES}, far = {&there, far_ids, 1, PAGES};
+    const uint64_t bound = strait_encode_bound(&pages);
+    require_cuda(cudaMalloc((void **)&chunk, bound));
+    require((expected = malloc(bound)) != NULL && (got = malloc(bound)) != NULL);
+    for (int m = 0; m < COUNT(asked_modes); m++) {
+        const struct asked asked = ask((size_t)m);
+        struct strait_encode_params params = {sizeof(params), asked.element, asked.mode, asked.codebook, zeroes};
+        struct strait_run run = {.size = sizeof(run), .result = &result};
+        require(strait_encode(variant(0), &params, expected, bound, &pages, &run) == STRAIT_OK);
+        require_cuda(cudaMemset(chunk, CANARY, bound));
+        run = device_run(&device, cuda);
+        params.absent = nothing;
+        device_filled();
+        require(strait_encode(device.codec, &params, chunk, bound, &far, &run) == STRAIT_OK);
+        device_wait(&device);
+        require(memcmp(cuda, &result, sizeof(result)) == 0 && result.status == STRAIT_OK);
+        require_cuda(cudaMemcpy(got, chunk, result.bytes, cudaMemcpyDeviceToHost));
+        require(memcmp(got, expected, result.bytes) == 0);
+        done++;
+    }
+    cudaFree(memory);
+    cudaFree(nothing);
+    cudaFree(chunk);
+    cudaFree(far_ids);
+    cudaFreeHost(cuda);
+    free(expected);
+    free(got);
+}
+
 static void check_device(unsigned trials, bool chosen)
 {
     struct rng rng = rng_init(600);
@@ -448,6 +500,7 @@ static void check_device(unsigned trials, bool chosen)
         chosen_hostilities(&rng);
         chosen_rooms(&rng);
         many_regions();
+        absent_pages();
         printf("%u chosen trials agree\n", done);
     }
     done = 0;

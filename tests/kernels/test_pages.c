@@ -367,6 +367,41 @@ START_TEST(encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages)
 }
 END_TEST
 
+/* `absent` stands for ids out of range: the chunk is that of a list that has the page in their places. */
+START_TEST(what_stands_for_absent_pages_is_encoded_in_their_places)
+{
+    enum { BYTES = 20000, PAGES = 4 };
+    static _Alignas(16) uint8_t there[2 * BYTES], whole[PAGES * BYTES], absent[BYTES];
+    static uint8_t made[2][2 * PAGES * BYTES];
+    const uint32_t listed[PAGES] = {1, 2, 0, UINT32_MAX};
+    struct rng rng = rng_init(302);
+    rng_fill(&rng, there, sizeof(there));
+    if (_i % 2 == 1)
+        rng_fill(&rng, absent, sizeof(absent));
+    for (uint32_t p = 0; p < PAGES; p++)
+        memcpy(whole + p * BYTES, listed[p] < 2 ? there + listed[p] * BYTES : absent, BYTES);
+    const struct strait_region regions[] = {
+        {.base = there, .page_stride = BYTES, .page_count = 2, .rows = 1, .row_bytes = BYTES},
+        {.base = whole, .page_stride = BYTES, .page_count = PAGES, .rows = 1, .row_bytes = BYTES}};
+    const struct strait_pages lists[] = {{&regions[0], listed, 1, PAGES}, {&regions[1], NULL, 1, PAGES}};
+    struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, modes[_i / 2], codebook, absent};
+    for (int v = 0; v < variant_count(); v++) {
+        uint64_t size[2];
+        for (int i = 0; i < 2; i++) {
+            struct strait_run run = verdict_begin(&verdict);
+            ck_assert_int_eq(STRAIT_OK, strait_encode(variant(v), &params, made[i], sizeof(made[i]), &lists[i], &run));
+            ck_assert_int_eq(STRAIT_OK, verdict.result.status);
+            size[i] = verdict.result.bytes;
+        }
+        ck_assert_uint_eq(size[0], size[1]);
+        ck_assert_mem_eq(made[0], made[1], size[0]);
+    }
+    params.absent = absent + 8;
+    struct strait_run run = verdict_begin(&verdict);
+    ck_assert_int_eq(STRAIT_ERR_ALIGNMENT, strait_encode(NULL, &params, made[0], sizeof(made[0]), &lists[0], &run));
+}
+END_TEST
+
 START_TEST(decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else)
 {
     const struct asked asked = bf16(STRAIT_MODE_TIERED);
@@ -501,6 +536,7 @@ int main(void)
     tcase_add_loop_test(tcase, statuses_beyond_their_count_are_not_written, 0, 2);
     tcase_add_test(tcase, a_bad_page_that_is_not_selected_is_not_seen);
     tcase_add_loop_test(tcase, encoding_an_id_out_of_range_makes_no_chunk_and_names_the_pages, 0, COUNT(bad_ids));
+    tcase_add_loop_test(tcase, what_stands_for_absent_pages_is_encoded_in_their_places, 0, 2 * COUNT(modes));
     tcase_add_loop_test(tcase, decoding_an_id_out_of_range_fails_that_page_and_touches_nothing_else, 0, COUNT(bad_ids));
     tcase_add_loop_test(tcase, a_page_of_another_size_than_the_chunks_is_refused_alone, 0, COUNT(mixed_shapes));
     tcase_add_test(tcase, a_damaged_page_fails_alone_and_the_first_one_gives_the_result);
