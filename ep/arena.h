@@ -9,7 +9,7 @@
  *                                         and last the token's own number at rank s
  *   weights    [row_buffers][slots][topk] f32
  *   scales     [row_buffers][slots][scale bytes]
- *   rows       [row_buffers][row_slots][row bytes]
+ *   rows       [row_buffers][row_slots][row bytes]   not in coded groups of GPUs
  *   chunks     [row_buffers][R][chunk_bytes]    coded rows, of or for rank s
  *   heap                                  of strait_ep_alloc
  *

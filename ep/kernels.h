@@ -75,6 +75,24 @@ struct ep_handle_state {
     uint32_t tickets[30];
 };
 
+/* What the CUDA backend has for coded rows, in memory of its device; the plugin puts it into the view. Rows of the rank
+ * itself lie at `own` as others do in the rows area, which such a group does not have. Rows of others are decoded by
+ * launches of the codec between kernels, which are of a fixed size: lists of rows end with NO_ROW. HT chunks are
+ * written and read where they lie; the place of a LL chunk follows from the epoch, which only kernels know, so they are
+ * coded at `chunks` and copied. */
+struct ep_coding {
+    uint8_t *own;      /* [row_buffers] rows area */
+    uint8_t *decoded;  /* rows: LL at their slots, of a combine EXPERT_MAJOR token * K + k; HT s * B + j */
+    uint8_t *chunks;   /* LL: [R] chunk_bytes */
+    uint8_t *metadata; /* HT: [R] metadata_bytes, copies: those of a chunk must not change while it is read */
+    uint32_t *rows;    /* [R][chunk_rows] the list of a chunk: numbers of rows where they are read or go */
+    uint32_t *counts;  /* [R] how many of these are rows */
+    struct strait_result *results; /* [R] of the last launch of the codec */
+    uint64_t metadata_bytes;
+    uint32_t pages; /* of each chunk of the phase; what it has more than rows is EP_NO_ROW */
+};
+#define EP_NO_ROW 0xFFFFFFFFu
+
 /* A group as phases see it. All pointers but report: memory that the backend's phases can access. */
 struct ep_group_view {
     uint8_t *arenas[STRAIT_EP_RANKS_MAX]; /* of each rank, as mapped here */
@@ -89,6 +107,7 @@ struct ep_group_view {
     uint32_t receive_max; /* HT: tokens that a rank takes; at most R * B */
     uint32_t sm_budget;
     bool low_latency, masked, drop, coded;
+    struct ep_coding coding;
 };
 
 /* A handle as phases see it: K = topk, R = rank_count, B = tokens_max. All memory of the backend, made once. */
@@ -344,7 +363,7 @@ struct ep_open_args {
 };
 
 /* Incremented with every change of this header. */
-#define EP_OPS_VERSION 1u
+#define EP_OPS_VERSION 2u
 
 /* Functions return at once and enqueue on the stream, if there is one, unless they say otherwise. `context` is what
  * open made. Phases return ERR_DEVICE where a launch failed, else OK: what goes wrong later is told by the report. The

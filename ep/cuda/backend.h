@@ -9,12 +9,16 @@
 
 #include "ep/kernels.h"
 
+struct ep_cuda_coder;
+
 /* What open makes. */
 struct ep_cuda {
     int device;
     uint32_t multiprocessors;
     cudaStream_t stream; /* of copies and of clearing memory; no phase runs on it unless the caller names none */
     uint64_t opened;     /* bit r: the arena of rank r is mapped by IPC */
+    bool has_peers;      /* arenas of other ranks are mapped */
+    struct ep_cuda_coder *coder; /* of a coded group, else NULL */
 };
 
 /* While a thread is on the device of a group: the device it was on, and its mode of capturing. A thread that captures

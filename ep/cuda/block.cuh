@@ -51,6 +51,20 @@ DEVICE bool takes_part(const call_state &call, uint32_t rank)
     return (call.active >> rank & 1) != 0;
 }
 
+// A row of the rank itself, at a slot of the rows area.
+DEVICE uint8_t *own_row(const ep_group_view &group, uint64_t epoch, uint32_t row_bytes, uint64_t slot)
+{
+    if (!group.coded)
+        return ep_rows_of(&group, group.rank, epoch, row_bytes, slot);
+    return group.coding.own + epoch % group.at.row_buffers * group.at.rows_stride + slot * row_bytes;
+}
+
+// Whether rows of the rank are coded.
+DEVICE bool is_coded(const ep_group_view &group, uint32_t rank)
+{
+    return group.coded && rank != group.rank;
+}
+
 DEVICE void fail(const ep_group_view &group, int32_t status, uint32_t rank)
 {
     if (atomicCAS(&group.state->failed, 0, status) == 0)
@@ -148,6 +162,30 @@ DEVICE bool check_ranks(const ep_group_view &group, int32_t status, call_state &
     }
     __syncthreads();
     return call.failed == 0;
+}
+
+// What the decoder says of the rows of a rank. Numbers of rows that are not there fail, and come last.
+DEVICE int32_t decoded_status(const ep_coding &coding, uint32_t rank)
+{
+    const uint32_t count = coding.counts[rank];
+    const strait_result &result = coding.results[rank];
+    if (count == 0 || (result.chunk_status == STRAIT_OK && result.failed_pages == coding.pages - count))
+        return STRAIT_OK;
+    return result.status == STRAIT_ERR_INTEGRITY ? STRAIT_ERR_INTEGRITY : STRAIT_ERR_CORRUPT;
+}
+
+// For all threads: whether all rows were decoded. False: the group has failed.
+DEVICE bool check_decoded(const ep_group_view &group, call_state &call)
+{
+    for (uint32_t turn = 0; turn < 2 && group.coded; turn++) {
+        const int32_t status = turn == 0 ? STRAIT_ERR_INTEGRITY : STRAIT_ERR_CORRUPT;
+        for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
+            if (is_coded(group, rank) && decoded_status(group.coding, rank) == status)
+                atomicOr(&call.ranks, 1ull << rank);
+        if (!check_ranks(group, status, call))
+            return false;
+    }
+    return true;
 }
 
 // ---- The end --------------------------------------------------------------------------------------------------------

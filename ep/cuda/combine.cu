@@ -38,9 +38,10 @@ template <strait_element TYPE, bool SUMMED> DEVICE void stage_rows(const ep_stag
     const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, records, warps);
     term_list &terms = at.terms[warp_of_thread()];
     for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < records * cut.parts; task += warps) {
-        const uint32_t slot = task / cut.parts;
-        const uint64_t record = record_of(group, find_record(at.lists, group.rank_count, slot));
-        uint8_t *to = ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, slot);
+        const record_place place = find_record(at.lists, group.rank_count, task / cut.parts);
+        const uint64_t record = record_of(group, place);
+        const uint32_t slot = args.handle.recv_base[place.rank] + place.j;
+        uint8_t *to = own_row(group, at.call.epoch, args.row_bytes, slot);
         if (lane_of_thread() == 0)
             at.places[warp_of_thread()] = to;
         const uint32_t count = list_rows(args, record, slot, terms);
@@ -73,18 +74,22 @@ __global__ void __launch_bounds__(THREADS, 1) stage_kernel(const __grid_constant
 {
     extern __shared__ uint4 memory[];
     stage_shared &at = *reinterpret_cast<stage_shared *>(memory);
-    open_call(args.group, args.handle, true, at.call);
+    const ep_group_view &group = args.group;
+    open_call(group, args.handle, true, at.call);
     if (at.call.failed == 0 && (args.rows != nullptr || args.weights != nullptr)) {
-        load_lists(args.group, args.handle, at.call, at.lists);
-        if (args.rows != nullptr)
-            stage_rows<TYPE, SUMMED>(args, at);
+        load_lists(group, args.handle, at.call, at.lists);
         if (args.weights != nullptr)
             stage_weights(args, at);
+        if (!SUMMED) // coded: rows of other ranks are encoded where they are
+            keep_own(group, at.lists);
+        if (args.rows != nullptr)
+            stage_rows<TYPE, SUMMED>(args, at);
     }
-    if (!is_last_block(args.group, at.call))
+    if (!is_last_block(group, at.call))
         return;
-    keep_epoch(args.group, args.handle, at.call);
-    announce_ranks(args.group, args.announce, at.call);
+    keep_epoch(group, args.handle, at.call);
+    if (!group.coded || args.rows == nullptr) // else what hands over the chunks does
+        announce_ranks(group, args.announce, at.call);
 }
 
 // ---- Sums of own tokens ---------------------------------------------------------------------------------------------
@@ -102,9 +107,14 @@ DEVICE void find_source(const ep_reduce_args &args, uint32_t rank, reduce_shared
     at.rows[rank] = nullptr;
     if (count == 0 || !takes_part(at.call, rank))
         return;
-    if (group.low_latency) {
-        at.rows[rank] = ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes,
-                                   static_cast<uint64_t>(rank) * group.tokens_max);
+    const uint64_t first = static_cast<uint64_t>(rank) * group.tokens_max;
+    if (is_coded(group, rank)) {
+        at.rows[rank] = group.coding.decoded + first * args.row_bytes;
+        return;
+    }
+    if (group.low_latency || group.coded) {
+        at.rows[rank] =
+            own_row(group, at.call.epoch, args.row_bytes, group.low_latency ? first : args.handle.send_base[rank]);
         return;
     }
     const ep_announce *said = ep_announce_of(&group, group.rank, rank);
@@ -159,7 +169,8 @@ DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t
     const uint64_t slot = static_cast<uint64_t>(token) * topk + lane;
     term_list &terms = at.terms[warp_of_thread()];
     if (rank < STRAIT_EP_RANKS_MAX) {
-        terms.rows[before] = ep_rows_of(&args.group, args.group.rank, at.call.epoch, args.row_bytes, slot);
+        terms.rows[before] = is_coded(args.group, rank) ? args.group.coding.decoded + slot * args.row_bytes
+                                                        : own_row(args.group, at.call.epoch, args.row_bytes, slot);
         terms.weights[before] = args.weights != nullptr ? args.weights[slot] : 1.0f;
     }
     return count_bits(__ballot_sync(ALL_LANES, rank < STRAIT_EP_RANKS_MAX));
@@ -213,7 +224,7 @@ __global__ void __launch_bounds__(THREADS, 1) reduce_kernel(const __grid_constan
     if (at.call.failed == 0 && wait_ranks(group, group.low_latency ? EP_FLAG_DATA : EP_FLAG_READY, at.call)) {
         for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
             find_source(args, rank, at);
-        if (check_ranks(group, STRAIT_ERR_CORRUPT, at.call)) {
+        if (check_ranks(group, STRAIT_ERR_CORRUPT, at.call) && check_decoded(group, at.call)) {
             if (args.weights_out != nullptr)
                 fetch_weights(args, at.call);
             reduce_rows<TYPE, BY_EXPERT, FEW>(args, at);

@@ -42,6 +42,17 @@ DEVICE void load_lists(const ep_group_view &group, const ep_handle_view &handle,
     add_bases(lists, group.rank_count);
 }
 
+// For all threads: of a coded group, leaves only the records of the rank itself.
+DEVICE void keep_own(const ep_group_view &group, record_lists &lists)
+{
+    if (!group.coded)
+        return;
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
+        lists.count[rank] = rank == group.rank ? lists.count[rank] : 0;
+    __syncthreads();
+    add_bases(lists, group.rank_count);
+}
+
 DEVICE record_place find_record(const record_lists &lists, uint32_t ranks, uint32_t i)
 {
     uint32_t low = 0, high = ranks; // base[low] <= i < base[high]

@@ -35,12 +35,13 @@ DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
     const uint32_t count = args.handle.send_count[rank];
     at.rows[rank] = nullptr;
     at.room[rank] = 0;
-    if (!takes_part(at.call, rank) || count == 0)
+    if (!takes_part(at.call, rank) || count == 0 || is_coded(group, rank))
         return;
     const uint64_t first = first_slot(args, rank);
     uint64_t rows = group.at.row_slots;
-    uint8_t *to = ep_rows_of(&group, rank, at.call.epoch, args.row_bytes, 0);
-    if (!group.low_latency) {
+    uint8_t *to = group.coded ? own_row(group, at.call.epoch, args.row_bytes, 0)
+                              : ep_rows_of(&group, rank, at.call.epoch, args.row_bytes, 0);
+    if (!group.low_latency && !group.coded) {
         const ep_announce *said = ep_announce_of(&group, group.rank, rank);
         to = ep_announced(&group, rank, {load_fresh(&said->offset), load_fresh(&said->rows)}, args.row_bytes, &rows);
     }
@@ -214,7 +215,8 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
         return;
     if (args.begin)
         keep_epoch(group, args.handle, at.call);
-    signal_ranks(group, args.signal, at.call);
+    if (!group.coded || args.rows == nullptr) // else what hands over the chunks does
+        signal_ranks(group, args.signal, at.call);
 }
 
 // ---- Dispatch: from all ranks ---------------------------------------------------------------------------------------
@@ -299,15 +301,27 @@ DEVICE bool take_records(const ep_receive_args &args, receive_shared &at, record
     return args.handle.layout != STRAIT_EP_EXPERT_MAJOR || place_rows(args, range, at);
 }
 
-// A record that came: its slot in the arena, which is its row in outputs that are not by expert.
+// A record that came: its slot, which is its row in outputs that are not by expert.
 struct arrival {
     uint64_t record, slot;
+    uint32_t rank;
 };
 
 DEVICE arrival arrival_of(const ep_receive_args &args, const record_lists &lists, uint32_t i)
 {
-    const uint64_t record = record_of(args.group, find_record(lists, args.group.rank_count, i));
-    return {record, args.group.low_latency ? record : i};
+    const record_place place = find_record(lists, args.group.rank_count, i);
+    const uint64_t record = record_of(args.group, place);
+    return {record, args.group.low_latency ? record : i, place.rank};
+}
+
+// Where the row of a record is. Null: in its place already, by the decoder.
+DEVICE const uint8_t *came_row(const ep_receive_args &args, const arrival &is, uint64_t epoch)
+{
+    if (!is_coded(args.group, is.rank))
+        return own_row(args.group, epoch, args.row_bytes, is.slot);
+    if (args.handle.layout != STRAIT_EP_EXPERT_MAJOR)
+        return nullptr;
+    return args.group.coding.decoded + is.slot * args.row_bytes;
 }
 
 DEVICE void give_rows(const ep_receive_args &args, const record_range &range, receive_shared &at)
@@ -318,7 +332,8 @@ DEVICE void give_rows(const ep_receive_args &args, const record_range &range, re
     uint8_t **const places = at.places[warp_of_thread()];
     for (uint32_t task = warp_of_thread(); task < records * cut.parts; task += WARPS) {
         const arrival is = arrival_of(args, at.lists, range.first + task / cut.parts);
-        int64_t row = lane == 0 ? static_cast<int64_t>(is.slot) : -1;
+        const uint8_t *const from = came_row(args, is, at.call.epoch);
+        int64_t row = lane == 0 && from != nullptr ? static_cast<int64_t>(is.slot) : -1;
         if (by_expert)
             row = lane < topk ? args.handle.expert_row[is.record * topk + lane] : -1;
         const uint32_t ballot = __ballot_sync(ALL_LANES, row >= 0);
@@ -326,9 +341,7 @@ DEVICE void give_rows(const ep_receive_args &args, const record_range &range, re
             places[count_bits(ballot & ((1u << lane) - 1))] = args.rows + static_cast<uint64_t>(row) * args.row_bytes;
         __syncwarp();
         if (ballot != 0)
-            copy_part(cut, task % cut.parts,
-                      ep_rows_of(&args.group, args.group.rank, at.call.epoch, args.row_bytes, is.slot), places,
-                      count_bits(ballot));
+            copy_part(cut, task % cut.parts, from, places, count_bits(ballot));
         __syncwarp();
     }
 }
@@ -390,7 +403,8 @@ __global__ void __launch_bounds__(THREADS, 1) receive_kernel(const __grid_consta
     const ep_group_view &group = args.group;
     record_range range;
     open_call(group, args.handle, false, at.call);
-    if (at.call.failed == 0 && wait_ranks(group, EP_FLAG_DATA, at.call) && take_records(args, at, range)) {
+    if (at.call.failed == 0 && wait_ranks(group, EP_FLAG_DATA, at.call) && take_records(args, at, range) &&
+        check_decoded(group, at.call)) {
         if (args.rows != nullptr)
             give_rows(args, range, at);
         if (args.scales != nullptr)
@@ -425,7 +439,8 @@ DEVICE void send_record_back(const ep_send_back_args &args, const row_parts &cut
     }
     uint8_t **const places = at.places[warp_of_thread()];
     if (row >= 0)
-        places[lane] = ep_rows_of(&group, place.rank, at.call.epoch, args.row_bytes, slot);
+        places[lane] = place.rank == group.rank ? own_row(group, at.call.epoch, args.row_bytes, slot)
+                                                : ep_rows_of(&group, place.rank, at.call.epoch, args.row_bytes, slot);
     uint32_t left = __ballot_sync(ALL_LANES, row >= 0);
     for (; left != 0; left &= left - 1) {
         const uint32_t k = lowest_bit(left);
@@ -443,6 +458,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_cons
     open_call(group, args.handle, true, at.call);
     if (at.call.failed == 0) {
         load_lists(group, args.handle, at.call, at.lists);
+        keep_own(group, at.lists);
         const uint32_t warps = gridDim.x * WARPS, records = at.lists.base[group.rank_count];
         const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, warps);
         for (uint32_t task = warp_of_launch(); task < records * cut.parts; task += warps)
@@ -452,7 +468,8 @@ __global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_cons
     if (!is_last_block(group, at.call))
         return;
     keep_epoch(group, args.handle, at.call);
-    signal_ranks(group, EP_FLAG_DATA, at.call);
+    if (!group.coded)
+        signal_ranks(group, EP_FLAG_DATA, at.call);
 }
 
 } // namespace

@@ -21,6 +21,38 @@ cudaError_t ep_cuda_send_back(const struct ep_send_back_args *args, uint32_t mul
 cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
+/* ---- Coded groups: beside the phases above, between which the codec is launched (coder.h) -------------------------
+ */
+
+/* Which rows the chunks of a phase have. Before encoding: */
+enum ep_list {
+    EP_LIST_SEND,      /* tokens, by the lists of update */
+    EP_LIST_STAGE,     /* HT combine: rows that came, at their slots */
+    EP_LIST_SEND_BACK, /* LL combine: rows that came, by experts those of each */
+    /* Before decoding, after the wait of the phase, and with the chunks (LL), or their metadata (HT), copied: */
+    EP_LIST_RECEIVE,
+    EP_LIST_REDUCE,
+};
+
+/* Makes coding.rows and coding.counts. A group that has failed has empty lists. */
+struct ep_list_args {
+    struct ep_group_view group;
+    struct ep_handle_view handle;
+    enum ep_list kind;
+    uint32_t row_count; /* HT, RECEIVE: of the outputs. More rows than that: none are listed */
+    bool by_expert;     /* LL EXPERT_MAJOR, SEND_BACK and REDUCE: a record has a row for each expert */
+};
+
+/* After encoding: LL copies chunks to their ranks; signals; READY with the announcement of the own room. */
+struct ep_hand_over_args {
+    struct ep_group_view group;
+    struct ep_handle_view handle;
+    enum ep_flag signal;
+};
+
+cudaError_t ep_cuda_list(const struct ep_list_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_hand_over(const struct ep_hand_over_args *args, uint32_t multiprocessors, cudaStream_t stream);
+
 /* Of ep_handle_view.scratch. */
 uint64_t ep_cuda_scratch_bytes(const struct ep_group_view *group);
 
@@ -29,6 +61,7 @@ uint64_t ep_cuda_scratch_bytes(const struct ep_group_view *group);
 cudaError_t ep_cuda_load_lists(void);
 cudaError_t ep_cuda_load_move(void);
 cudaError_t ep_cuda_load_combine(void);
+cudaError_t ep_cuda_load_code(void);
 
 #ifdef __cplusplus
 }

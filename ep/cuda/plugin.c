@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ep/cuda/backend.h"
+#include "ep/cuda/coder.h"
 #include "ep/cuda/phases.h"
 
 __attribute__((visibility("default"))) ep_plugin_get strait_ep_plugin;
@@ -33,6 +33,8 @@ static cudaError_t prepare(struct ep_cuda *cuda)
     if (error == cudaSuccess)
         error = ep_cuda_load_combine();
     if (error == cudaSuccess)
+        error = ep_cuda_load_code();
+    if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
     return error;
 }
@@ -44,6 +46,7 @@ static void cuda_close(void *context)
 
     if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
         (void)ep_cuda_good(cudaDeviceSynchronize());
+        ep_cuda_coder_close(cuda);
         (void)ep_cuda_good(cudaStreamDestroy(cuda->stream));
         ep_cuda_leave(&entered);
     }
@@ -54,8 +57,6 @@ static enum strait_status cuda_open(const struct ep_open_args *args, void **cont
 {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
 
-    if (args->coded)
-        return tell(args, STRAIT_ERR_UNSUPPORTED, "compressed rows on GPUs", "not in this version");
     if (blocking != NULL && atoi(blocking) != 0) /* kernels wait for those that other ranks launch later */
         return tell(args, STRAIT_ERR_UNSUPPORTED, "CUDA_LAUNCH_BLOCKING", "lets each kernel end before the next");
     struct ep_cuda *cuda = calloc(1, sizeof(*cuda));
@@ -66,6 +67,11 @@ static enum strait_status cuda_open(const struct ep_open_args *args, void **cont
         free(cuda);
         return tell(args, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE,
                     "the GPU cannot be used", cudaGetErrorString(error));
+    }
+    const enum strait_status status = args->coded ? ep_cuda_coder_open(cuda, args) : STRAIT_OK;
+    if (status != STRAIT_OK) {
+        cuda_close(cuda);
+        return status;
     }
     *context = cuda;
     return STRAIT_OK;
@@ -80,27 +86,30 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-#define PHASE(name)                                                                              \
-    static enum strait_status cuda_##name(void *context, const struct ep_##name##_args *args,    \
-                                          struct CUstream_st *stream)                            \
-    {                                                                                            \
-        const struct ep_cuda *cuda = context;                                                    \
-        struct ep_cuda_entered entered;                                                          \
-        if (!ep_cuda_enter(cuda, &entered))                                                      \
-            return STRAIT_ERR_DEVICE;                                                            \
-        const bool launched = ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream)); \
-        ep_cuda_leave(&entered);                                                                 \
-        return launched ? STRAIT_OK : STRAIT_ERR_DEVICE;                                         \
+#define PHASE_OF(name, launched)                                                              \
+    static enum strait_status cuda_##name(void *context, const struct ep_##name##_args *args, \
+                                          struct CUstream_st *stream)                         \
+    {                                                                                         \
+        const struct ep_cuda *cuda = context;                                                 \
+        struct ep_cuda_entered entered;                                                       \
+        if (!ep_cuda_enter(cuda, &entered))                                                   \
+            return STRAIT_ERR_DEVICE;                                                         \
+        const bool good = launched;                                                           \
+        ep_cuda_leave(&entered);                                                              \
+        return good ? STRAIT_OK : STRAIT_ERR_DEVICE;                                          \
     }
+#define RAW(name)           ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
+#define PHASE(name)         PHASE_OF(name, RAW(name))
+#define PHASE_OF_ROWS(name) PHASE_OF(name, cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : RAW(name))
 
 PHASE(route)
 PHASE(announce)
-PHASE(send)
+PHASE_OF_ROWS(send)
 PHASE(plan)
-PHASE(receive)
-PHASE(stage)
-PHASE(send_back)
-PHASE(reduce)
+PHASE_OF_ROWS(receive)
+PHASE_OF_ROWS(stage)
+PHASE_OF_ROWS(send_back)
+PHASE_OF_ROWS(reduce)
 PHASE(settle)
 
 const struct ep_ops *strait_ep_plugin(void)

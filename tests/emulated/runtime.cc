@@ -78,6 +78,11 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t)
     return cudaSuccess;
 }
 
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned)
+{
+    return cudaEventRecord(event, stream);
+}
+
 cudaError_t cudaEventElapsedTime(float *milliseconds, cudaEvent_t begin, cudaEvent_t end)
 {
     *milliseconds = 1e3f * static_cast<float>(end->at.tv_sec - begin->at.tv_sec) +

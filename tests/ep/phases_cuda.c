@@ -1,11 +1,13 @@
 /* Phases on GPUs against their twins on processors, bit for bit. Ranks run phase after phase in one process, so that no
  * kernel ever waits: with memory of the host that a GPU reaches, or on the emulator of kernels. After each phase all
- * memory of all ranks is compared: arenas, handles, outputs, state.
+ * memory of all ranks is compared: arenas, handles, outputs, state. Coded groups are compared with groups that are not,
+ * but for rows in arenas.
  *
  *   ep_phases [groups [seed]] */
 #include <cuda_runtime_api.h>
 #include <string.h>
 
+#include "ep/cuda/coder.h"
 #include "ep/cuda/phases.h"
 #include "ep/host.h"
 #include "tests/support.h"
@@ -27,6 +29,7 @@ struct rank {
     struct piece pieces[PIECES];
     uint32_t piece_count, lasting; /* all; those that are not of a call alone */
     void *scratch;
+    struct ep_cuda cuda; /* of GPUs */
     /* Of the step. */
     uint8_t *topk, *rows, *scales, *expert_rows, *scales_out, *sums;
     float *weights, *gradients;
@@ -44,8 +47,10 @@ static struct rng rng;
 static struct ep_host host; /* not coded: nothing in it */
 static struct strait_ep_config config;
 static struct ep_arena at;
-static uint64_t phases, failures, survived;
-static bool hostile; /* kernels run alone, on what no rank would write, and must not touch other memory */
+static uint32_t coded_groups;
+static uint64_t phases, failures, survived, damaged;
+static bool with_codec, coded; /* there is a codec for this GPU; the group of the worlds[1] is coded */
+static bool hostile;           /* kernels run alone, on what no rank would write, and must not touch other memory */
 /* Of the step. */
 static struct {
     enum strait_ep_layout layout;
@@ -167,9 +172,37 @@ static void compare(const char *phase, uint32_t rank)
     compare_bytes(phase, rank, "flags", a->group.arenas[rank] + at.flags, b->group.arenas[rank] + at.flags, flags);
     if (any_failed())
         return;
-    for (uint32_t i = 0; i < a->piece_count; i++)
-        compare_bytes(phase, rank, a->pieces[i].name, a->pieces[i].memory, b->pieces[i].memory, a->pieces[i].bytes);
+    for (uint32_t i = 0; i < a->piece_count; i++) {
+        const struct piece *x = &a->pieces[i], *y = &b->pieces[i];
+        const uint64_t bytes = i == 0 && coded ? at.rows : x->bytes; /* then chunks and the heap, which is not used */
+        compare_bytes(phase, rank, x->name, x->memory, y->memory, bytes);
+    }
 }
+
+/* Runs a phase of GPUs that coded groups have of their own. */
+#define RUN_ROWS(name)                                                                   \
+    static void run_##name(const struct rank *rank, const struct ep_##name##_args *args) \
+    {                                                                                    \
+        if (coded)                                                                       \
+            require(ep_cuda_coded_##name(&rank->cuda, args, NULL));                      \
+        else                                                                             \
+            require_cuda(ep_cuda_##name(args, MULTIPROCESSORS, NULL));                   \
+    }
+#define RUN(name)                                                                        \
+    static void run_##name(const struct rank *rank, const struct ep_##name##_args *args) \
+    {                                                                                    \
+        (void)rank;                                                                      \
+        require_cuda(ep_cuda_##name(args, MULTIPROCESSORS, NULL));                       \
+    }
+RUN(route)
+RUN(announce)
+RUN_ROWS(send)
+RUN(plan)
+RUN_ROWS(receive)
+RUN_ROWS(stage)
+RUN_ROWS(send_back)
+RUN_ROWS(reduce)
+RUN(settle)
 
 /* Runs a phase on all ranks in both worlds and compares. `args` is an expression of `r`, a rank. */
 #define PHASE(name, type, ...)                                                                  \
@@ -181,7 +214,7 @@ static void compare(const char *phase, uint32_t rank)
                 if ((step.absent >> i & 1) != 0)                                                \
                     continue;                                                                   \
                 if (worlds[w].cuda)                                                             \
-                    require_cuda(ep_cuda_##name(&args, MULTIPROCESSORS, NULL));                 \
+                    run_##name(r, &args);                                                       \
                 else                                                                            \
                     require(ep_host_##name(&host, &args, NULL) == STRAIT_OK);                   \
             }                                                                                   \
@@ -215,7 +248,26 @@ static void draw_config(void)
     config.heap_bytes = one_in(2) ? (uint64_t)config.row_bytes_max * ranks * config.tokens_max : 0;
     config.receive_max = one_in(3) ? 1 + rng_below(&rng, ranks * config.tokens_max) : 0;
     config.sm_budget = 1 + rng_below(&rng, 4);
-    require(ep_arena_plan(&config, false, &at) == STRAIT_OK);
+    coded = with_codec && ranks * config.tokens_max * config.topk_max <= 400 && one_in(2);
+    require(ep_arena_plan(&config, coded, &at) == STRAIT_OK);
+}
+
+static void open_coder(struct rank *rank)
+{
+    const struct ep_open_args args = {.config = &config, .at = at, .coded = true};
+
+    rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS};
+    require_cuda(cudaGetDevice(&rank->cuda.device));
+    require_cuda(cudaStreamCreateWithFlags(&rank->cuda.stream, cudaStreamNonBlocking));
+    require(ep_cuda_coder_open(&rank->cuda, &args) == STRAIT_OK);
+}
+
+static void close_coder(struct rank *rank)
+{
+    if (!rank->group.coded)
+        return;
+    ep_cuda_coder_close(&rank->cuda);
+    require_cuda(cudaStreamDestroy(rank->cuda.stream));
 }
 
 static void make_view(struct world *world, uint32_t number)
@@ -236,6 +288,9 @@ static void make_view(struct world *world, uint32_t number)
                                    .low_latency = config.algorithm == STRAIT_EP_LOW_LATENCY,
                                    .masked = config.mask,
                                    .drop = config.overflow == STRAIT_EP_DROP};
+    view->coded = world->cuda && coded;
+    if (view->coded)
+        open_coder(rank);
     view->receive_max = config.receive_max != 0 && config.receive_max < all ? config.receive_max : all;
     view->state = allocate_state(world);
     view->report = allocate(world, sizeof(*view->report));
@@ -312,7 +367,7 @@ static void draw_step(void)
     step.weights = !one_in(3);
     step.global_ids = one_in(2);
     step.gradients = !low_latency() && one_in(2);
-    step.heap = config.heap_bytes != 0 && step.layout == STRAIT_EP_FLAT && one_in(2);
+    step.heap = config.heap_bytes != 0 && !coded && step.layout == STRAIT_EP_FLAT && one_in(2);
     step.wants = !one_in(4);
     for (uint32_t r = 0; r < config.rank_count; r++)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
@@ -402,8 +457,24 @@ static void garble(void)
     }
 }
 
+/* Bytes of chunks become others. */
+static void garble_chunks(void)
+{
+    const uint32_t often = 1 + rng_below(&rng, 2000);
+    const uint64_t bytes = (uint64_t)at.row_buffers * config.rank_count * at.chunk_bytes;
+
+    for (uint32_t r = 0; r < config.rank_count; r++)
+        for (uint64_t offset = 0; offset < bytes; offset++)
+            if (one_in(often))
+                worlds[1].ranks[r].group.arenas[r][at.chunks + offset] ^= (uint8_t)(1u << rng_below(&rng, 8));
+}
+
 static void spoil_lists(void)
 {
+    if (hostile && coded && one_in(2)) {
+        garble_chunks();
+        return;
+    }
     if (hostile) {
         garble();
         return;
@@ -435,7 +506,7 @@ static struct ep_announce announce_of(const struct rank *rank, uint64_t rows, bo
         said.offset = at.heap;
         said.rows = config.heap_bytes / step.row_bytes < rows ? config.heap_bytes / step.row_bytes : rows;
     }
-    if (spoiled && rank->group.rank == 0) {
+    if (spoiled && !coded && rank->group.rank == 0) { /* coded: nobody looks at it */
         said.offset = said.offset == 0 ? 16 : said.offset + config.heap_bytes;
         said.rows = 3;
     }
@@ -460,6 +531,8 @@ static void run_low_latency(void)
           .scale_bytes = step.scale_bytes, .type = step.type, .global_ids = step.global_ids);
     make_results();
     PHASE(send_back, ep_send_back_args, .rows = r->expert_rows, .row_bytes = step.row_bytes, .type = step.type);
+    if (hostile && coded && one_in(2))
+        garble_chunks();
     PHASE(reduce, ep_reduce_args, .rows = r->sums, .weights = by_expert && step.weights ? r->handle.weights : NULL,
           .row_bytes = step.row_bytes, .tokens = step.tokens[i], .type = step.type);
 }
@@ -482,6 +555,8 @@ static void run_high_throughput(void)
           .weights = step.weights && step.tokens[i] ? r->weights : NULL,
           .scales = step.scales && step.tokens[i] ? r->scales : NULL, .row_bytes = step.row_bytes,
           .scale_bytes = step.scale_bytes, .tokens = step.tokens[i], .type = step.type, .signal = EP_FLAG_DATA);
+    if (hostile && coded && one_in(2))
+        garble_chunks();
     PHASE(receive, ep_receive_args, .rows = step.heap ? NULL : r->expert_rows,
           .weights = step.weights ? r->gradients : NULL, .scales = step.scales ? r->scales_out : NULL,
           .topk = flat ? r->topk_out : NULL, .row_bytes = step.row_bytes, .scale_bytes = step.scale_bytes,
@@ -527,13 +602,17 @@ static void run_group(void)
     if (one_in(9)) /* a rank that never comes; with its high bit set, one that was left out before */
         step.absent = 1ull << rng_below(&rng, config.rank_count) | (one_in(2) ? 1ull << 62 : 0);
     make_group();
+    coded_groups += coded;
     for (uint32_t i = 0; i < (hostile ? 1 : 3) && !any_failed(); i++)
         run_step();
     failures += any_failed();
-    for (uint32_t r = 0; r < config.rank_count; r++)
+    for (uint32_t r = 0; r < config.rank_count; r++) {
         survived += hostile && worlds[1].ranks[r].group.state->failed == 0;
+        damaged += hostile && worlds[1].ranks[r].group.state->failed == STRAIT_ERR_INTEGRITY;
+    }
     for (int w = 0; w < 2; w++)
         for (uint32_t r = 0; r < config.rank_count; r++) {
+            close_coder(&worlds[w].ranks[r]);
             release_state(&worlds[w], worlds[w].ranks[r].group.state);
             release(&worlds[w], worlds[w].ranks[r].group.report);
             drop_pieces(&worlds[w], &worlds[w].ranks[r], 0);
@@ -549,15 +628,17 @@ int main(int argc, char **argv)
         printf("skipped: there is no GPU\n");
         return 77;
     }
+    with_codec = strait_codec_get("cuda") != NULL;
     rng = rng_init(argc > 2 ? strtoull(argv[2], NULL, 0) : 1);
     for (uint32_t i = 0; i < groups; i++)
         run_group();
     hostile = true;
     for (uint32_t i = 0; i < groups; i++)
         run_group();
-    printf("%llu ranks went on with what others made up\n", (unsigned long long)survived);
-    printf("%u groups, %llu phases, %llu groups failed as they should\n", groups, (unsigned long long)phases,
-           (unsigned long long)failures);
-    require(groups < 40 || (failures > 0 && survived > 0));
+    printf("%llu ranks went on with what others made up, %llu found damaged rows\n", (unsigned long long)survived,
+           (unsigned long long)damaged);
+    printf("%u groups, %u of them coded, %llu phases, %llu groups failed as they should\n", groups, coded_groups,
+           (unsigned long long)phases, (unsigned long long)failures);
+    require(groups < 40 || (failures > 0 && survived > 0 && (damaged > 0 || !with_codec)));
     return 0;
 }

@@ -5,17 +5,19 @@
  *     shapes   random groups and steps, all layouts, LL and HT
  *     graphs   1000 replays of an update, dispatch and combine, with new routing each
  *     kill     a rank ends in the middle: the others are told within the time limit, with `mask` they go on
- *     times    p50 and p99 of dispatch and combine, LL 128 and HT 4096 tokens, hidden 7168, top-8 of 256, BF16
+ *     times    p50 and p99 of dispatch and combine, LL 128 and HT 4096 tokens, hidden 7168, top-8 of 256, BF16 and
+ *              FP8, which are a graph each; without peer access raw and coded
  *
  * With several GPUs ranks are processes, one on each of the first 2 and of the first 4, and for shapes threads as well;
  * with one GPU they are two threads, whose kernels fit on it side by side. Each scene runs with peer access and,
  * `host`, without (NCCL_P2P_DISABLE). STRAIT_TEST_SEED, STRAIT_TEST_GROUPS (40). Exit status 77: there is no GPU. */
+#include <math.h>
 #include <time.h>
 
 #include "tests/ep/world.h"
 #include "tests/gpu/device.h"
 
-enum { CANARY_BYTE = 0xA5, REPLAYS = 1000, STEPS = 4, RUNS = 200, WARM_UP = 20, AHEAD = 32 };
+enum { CANARY_BYTE = 0xA5, REPLAYS = 1000, STEPS = 4, RUNS = 200, MARKS = 4 };
 
 static struct {
     int devices;
@@ -309,11 +311,13 @@ static void make_groups(struct member *member, struct strait_ep_config like, boo
     require_cuda(cudaSetDevice((int)member->rank % setting.devices));
     like.size = own.size, like.all_gather = own.all_gather, like.context = own.context, like.rank = own.rank,
     like.rank_count = own.rank_count;
-    like.sm_budget = setting.threads && setting.devices == 1 ? 4 : 0;
+    if (setting.threads && setting.devices == 1 && like.sm_budget == 0)
+        like.sm_budget = 4;
     memset(sides, 0, 2 * sizeof(*sides));
+    const enum strait_ep_coding coding = like.coding;
     for (int s = host ? 0 : 1; s < 2; s++) {
         like.memory = s == 1 ? STRAIT_EP_CUDA : STRAIT_EP_HOST;
-        like.coding = setting.alone ? STRAIT_EP_AUTO : STRAIT_EP_RAW;
+        like.coding = s == 1 ? coding : STRAIT_EP_RAW;
         sides[s].cuda = s == 1;
         sides[s].config = like;
         if (strait_ep_group_create(&like, &sides[s].group, text, sizeof(text)) != STRAIT_OK) {
@@ -365,6 +369,7 @@ static struct strait_ep_config draw_config(struct rng *rng, uint32_t ranks)
     config.mask = config.algorithm == STRAIT_EP_LOW_LATENCY && rng_below(rng, 3) == 0;
     config.heap_bytes = rng_below(rng, 2) ? (uint64_t)ranks * config.tokens_max * config.row_bytes_max : 0;
     config.receive_max = rng_below(rng, 3) == 0 ? 1 + rng_below(rng, ranks * config.tokens_max) : 0;
+    config.coding = rng_below(rng, 3) == 0 ? STRAIT_EP_CODED : STRAIT_EP_RAW;
     return config;
 }
 
@@ -401,7 +406,7 @@ static void run_shapes(struct member *member)
 {
     const uint32_t ranks = member->world->ranks;
     struct rng rng = rng_init(setting.seed);
-    uint64_t steps = 0;
+    uint64_t steps = 0, coded = 0;
 
     for (uint32_t g = 0; g < setting.groups; g++) {
         struct strait_ep_config config = draw_config(&rng, ranks);
@@ -424,24 +429,28 @@ static void run_shapes(struct member *member)
             }
             drop_handles(member, sides);
             steps += 2;
+            coded += config.coding == STRAIT_EP_CODED ? 2 : 0;
         }
         if (member->rank == 0 && g == 0)
             printf("shapes: rows cross %s\n", medium_of(&sides[1]));
         drop_groups(member, sides);
     }
     if (member->rank == 0)
-        printf("shapes: %u ranks, %u groups, %llu steps equal\n", ranks, setting.groups, (unsigned long long)steps);
+        printf("shapes: %u ranks, %u groups, %llu steps equal, %llu of them coded\n", ranks, setting.groups,
+               (unsigned long long)steps, (unsigned long long)coded);
 }
 
 /* ---- Graphs ------------------------------------------------------------------------------------------------------ */
 
-static void run_graph(struct member *member, enum strait_ep_algorithm algorithm, enum strait_ep_layout layout)
+static void run_graph(struct member *member, enum strait_ep_algorithm algorithm, enum strait_ep_layout layout,
+                      enum strait_ep_coding coding)
 {
     const struct strait_ep_config config = {.algorithm = algorithm,
                                             .experts = 16 * member->world->ranks,
                                             .tokens_max = 64,
                                             .row_bytes_max = 1024,
-                                            .topk_max = 6};
+                                            .topk_max = 6,
+                                            .coding = coding};
     struct rng own = rng_init(setting.seed + member->rank);
     struct side sides[2];
     cudaGraph_t graph;
@@ -482,12 +491,14 @@ static void run_graph(struct member *member, enum strait_ep_algorithm algorithm,
 
 static void run_graphs(struct member *member)
 {
-    run_graph(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_EXPERT_MAJOR);
-    run_graph(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR);
-    run_graph(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT);
-    run_graph(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_EXPERT_MAJOR);
+    for (enum strait_ep_coding coding = STRAIT_EP_RAW; coding <= STRAIT_EP_CODED; coding++) {
+        run_graph(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_EXPERT_MAJOR, coding);
+        run_graph(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR, coding);
+        run_graph(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT, coding);
+        run_graph(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_EXPERT_MAJOR, coding);
+    }
     if (member->rank == 0)
-        printf("graphs: %u ranks, 4 graphs, %d replays each, equal\n", member->world->ranks, REPLAYS);
+        printf("graphs: %u ranks, 4 graphs raw and 4 coded, %d replays each, equal\n", member->world->ranks, REPLAYS);
 }
 
 /* ---- A rank that ends -------------------------------------------------------------------------------------------- */
@@ -502,7 +513,8 @@ static double seconds_until_failed(struct strait_ep_group *group, enum strait_st
 }
 
 /* The last rank goes after three steps, killed where it is a process. */
-static void run_kill_of(struct member *member, enum strait_ep_algorithm algorithm, bool mask)
+static void run_kill_of(struct member *member, enum strait_ep_algorithm algorithm, bool mask,
+                        enum strait_ep_coding coding)
 {
     const struct strait_ep_config config = {.algorithm = algorithm,
                                             .experts = 8 * member->world->ranks,
@@ -510,6 +522,7 @@ static void run_kill_of(struct member *member, enum strait_ep_algorithm algorith
                                             .row_bytes_max = 512,
                                             .topk_max = 4,
                                             .mask = mask,
+                                            .coding = coding,
                                             .timeout_ns = 1000000000};
     const uint32_t last = member->world->ranks - 1;
     struct rng own = rng_init(setting.seed + member->rank);
@@ -560,23 +573,33 @@ static void run_kill_of(struct member *member, enum strait_ep_algorithm algorith
     if (setting.threads)
         world_barrier(member), world_barrier(member);
     if (member->rank == 0)
-        printf("kill: %s%s: told after %.2f s\n", algorithm == STRAIT_EP_LOW_LATENCY ? "LL" : "HT",
-               mask ? " with mask, went on" : "", seconds);
+        printf("kill: %s%s%s: told after %.2f s\n", algorithm == STRAIT_EP_LOW_LATENCY ? "LL" : "HT",
+               coding == STRAIT_EP_CODED ? " coded" : "", mask ? " with mask, went on" : "", seconds);
 }
 
 static void run_kill_low_latency(struct member *member)
 {
-    run_kill_of(member, STRAIT_EP_LOW_LATENCY, false);
+    run_kill_of(member, STRAIT_EP_LOW_LATENCY, false, STRAIT_EP_RAW);
 }
 
 static void run_kill_masked(struct member *member)
 {
-    run_kill_of(member, STRAIT_EP_LOW_LATENCY, true);
+    run_kill_of(member, STRAIT_EP_LOW_LATENCY, true, STRAIT_EP_RAW);
+}
+
+static void run_kill_coded_masked(struct member *member)
+{
+    run_kill_of(member, STRAIT_EP_LOW_LATENCY, true, STRAIT_EP_CODED);
 }
 
 static void run_kill_high_throughput(struct member *member)
 {
-    run_kill_of(member, STRAIT_EP_HIGH_THROUGHPUT, false);
+    run_kill_of(member, STRAIT_EP_HIGH_THROUGHPUT, false, STRAIT_EP_RAW);
+}
+
+static void run_kill_coded(struct member *member)
+{
+    run_kill_of(member, STRAIT_EP_HIGH_THROUGHPUT, false, STRAIT_EP_CODED);
 }
 
 /* ---- Times ------------------------------------------------------------------------------------------------------- */
@@ -600,88 +623,160 @@ static uint64_t rows_received(const struct side *side, uint32_t ranks)
     return rows;
 }
 
-static void show_times(const struct side *side, const char *what, float *times, int runs, uint32_t ranks)
+/* What is timed: steps of one shape. */
+struct timed {
+    enum strait_ep_algorithm algorithm;
+    enum strait_ep_layout layout;
+    enum strait_element type;        /* FP8_E4M3: no combine */
+    uint32_t tokens, runs, launches; /* steps of a graph; launches before the one that is timed: GPUs get faster */
+};
+
+static void show_times(const struct side *side, const char *what, float *times, uint32_t runs, uint32_t ranks)
 {
     const double bytes = (double)rows_received(side, ranks) * side->shape.row_bytes;
 
-    qsort(times, (size_t)runs, sizeof(*times), ascending);
-    printf("times: %s %-12s %u ranks %5u tokens %-8s %s: p50 %8.1f us, p99 %8.1f us, %6.1f GB/s of rows received\n",
+    qsort(times, runs, sizeof(*times), ascending);
+    printf("times: %s %-12s %s %-5s %u ranks %5u tokens %-8s %s: p50 %8.1f us, p99 %8.1f us, %6.1f GB/s of rows\n",
            low_latency(side) ? "LL" : "HT",
            side->shape.layout == STRAIT_EP_EXPERT_MAJOR ? "expert-major"
            : side->shape.layout == STRAIT_EP_FLAT       ? "flat"
                                                         : "rank-major",
-           ranks, side->shape.tokens, what, medium_of(side), (double)times[runs / 2] * 1e3,
-           (double)times[runs * 99 / 100] * 1e3, bytes / ((double)times[runs / 2] * 1e-3) / 1e9);
+           side->shape.type == STRAIT_ELEMENT_BF16 ? "BF16" : "FP8 ",
+           side->config.coding == STRAIT_EP_CODED ? "coded" : "raw", ranks, side->shape.tokens, what, medium_of(side),
+           (double)times[runs / 2] * 1e3, (double)times[runs * 99 / 100] * 1e3,
+           bytes / ((double)times[runs / 2] * 1e-3) / 1e9);
 }
 
-static void time_step(struct side *side, const cudaEvent_t marks[4])
+/* Bytes of a value of a normal distribution, as FP8 E4M3 or BF16. */
+static uint16_t draw_value(struct rng *rng, enum strait_element type)
 {
-    require_cuda(cudaEventRecord(marks[0], side->stream));
+    float sum = 0;
+    int exponent;
+    uint32_t bits;
+
+    for (int i = 0; i < 6; i++)
+        sum += (float)rng_below(rng, 1 << 16) / (1 << 16) - 0.5f;
+    if (type == STRAIT_ELEMENT_BF16) {
+        memcpy(&bits, &sum, sizeof(bits));
+        return (uint16_t)(bits >> 16);
+    }
+    const float mantissa = frexpf(fabsf(sum) * 100, &exponent); /* 0.5 to 1 */
+    if (exponent < -5)
+        return 0;
+    return (uint16_t)((sum < 0 ? 0x80 : 0) | (uint32_t)(exponent + 6) << 3 | ((uint32_t)(mantissa * 16) & 7));
+}
+
+static void fill_timed(struct side *side, uint64_t seed)
+{
+    const struct step_shape *shape = &side->shape;
+    const uint32_t size = shape->type == STRAIT_ELEMENT_BF16 ? 2 : 1;
+    struct rng own = rng_init(seed);
+    int64_t *numbers = malloc(side->bytes[TOPK]);
+    uint8_t *rows = malloc(side->bytes[ROWS] + 1);
+
+    for (uint32_t i = 0; i < shape->tokens * shape->topk; i++)
+        numbers[i] = rng_below(&own, 256);
+    for (size_t i = 0; i < side->bytes[ROWS]; i += size) {
+        const uint16_t value = draw_value(&own, shape->type);
+        memcpy(rows + i, &value, size);
+    }
+    require_cuda(cudaMemcpy(side->buffer[TOPK], numbers, side->bytes[TOPK], cudaMemcpyDefault));
+    require_cuda(cudaMemcpy(side->buffer[ROWS], rows, side->bytes[ROWS], cudaMemcpyDefault));
+    free(numbers);
+    free(rows);
+}
+
+static void mark(const struct side *side, cudaEvent_t event)
+{
+    require_cuda(cudaEventRecordWithFlags(event, side->stream, setting.alone ? 0 : cudaEventRecordExternal));
+}
+
+static void time_step(struct side *side, const cudaEvent_t marks[MARKS])
+{
+    mark(side, marks[0]);
     require(update(side) == STRAIT_OK);
-    require_cuda(cudaEventRecord(marks[1], side->stream));
+    mark(side, marks[1]);
     require(dispatch(side, 0) == STRAIT_OK);
-    require_cuda(cudaEventRecord(marks[2], side->stream));
-    require(combine(side, 0) == STRAIT_OK);
-    require_cuda(cudaEventRecord(marks[3], side->stream));
+    mark(side, marks[2]);
+    if (side->shape.type == STRAIT_ELEMENT_BF16)
+        require(combine(side, 0) == STRAIT_OK);
+    mark(side, marks[3]);
 }
 
-static void run_times_of(struct member *member, enum strait_ep_algorithm algorithm, enum strait_ep_layout layout,
-                         uint32_t tokens)
+/* All steps as one graph, launched again and again. */
+static void run_timed_steps(struct member *member, struct side *side, const struct timed *timed,
+                            cudaEvent_t marks[RUNS][MARKS])
 {
-    const uint32_t ranks = member->world->ranks;
-    const struct strait_ep_config config = {.algorithm = algorithm,
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+
+    if (setting.alone) { /* the emulator has no graphs */
+        for (uint32_t run = 0; run < timed->runs; run++)
+            time_step(side, marks[run]);
+        require_cuda(cudaStreamSynchronize(side->stream));
+        return;
+    }
+    require_cuda(cudaStreamBeginCapture(side->stream, cudaStreamCaptureModeThreadLocal));
+    for (uint32_t run = 0; run < timed->runs; run++)
+        time_step(side, marks[run]);
+    require_cuda(cudaStreamEndCapture(side->stream, &graph));
+    require_cuda(cudaGraphInstantiate(&exec, graph, 0));
+    for (uint32_t launch = 0; launch <= timed->launches; launch++) {
+        world_barrier(member);
+        require_cuda(cudaGraphLaunch(exec, side->stream));
+        require_cuda(cudaStreamSynchronize(side->stream));
+    }
+    world_barrier(member);
+    require_cuda(cudaGraphExecDestroy(exec));
+    require_cuda(cudaGraphDestroy(graph));
+}
+
+static void run_times_of(struct member *member, const struct timed *timed, enum strait_ep_coding coding)
+{
+    const uint32_t ranks = member->world->ranks, row_bytes = timed->type == STRAIT_ELEMENT_BF16 ? 14336 : 7168;
+    const bool heap = timed->layout == STRAIT_EP_FLAT && coding == STRAIT_EP_RAW;
+    const struct strait_ep_config config = {.algorithm = timed->algorithm,
                                             .experts = 256,
-                                            .tokens_max = tokens,
-                                            .row_bytes_max = 14336,
+                                            .tokens_max = timed->tokens,
+                                            .row_bytes_max = row_bytes,
                                             .topk_max = 8,
-                                            .heap_bytes =
-                                                layout == STRAIT_EP_FLAT ? (uint64_t)ranks * tokens * 14336 : 0};
-    struct rng own = rng_init(setting.seed + member->rank);
+                                            .sm_budget = setting.alone ? 0 : 16,
+                                            .coding = coding,
+                                            .heap_bytes = heap ? (uint64_t)ranks * timed->tokens * row_bytes : 0};
     struct side sides[2];
-    const int runs = setting.alone ? 2 : RUNS;
-    cudaEvent_t marks[RUNS][4];
-    static float times[3][RUNS];
+    cudaEvent_t marks[RUNS][MARKS];
+    static float times[MARKS - 1][RUNS];
 
     make_groups(member, config, false, sides);
     struct side *side = &sides[1];
-    side->shape = (struct step_shape){.layout = layout,
-                                      .type = STRAIT_ELEMENT_BF16,
+    side->shape = (struct step_shape){.layout = timed->layout,
+                                      .type = timed->type,
                                       .topk = 8,
-                                      .tokens = tokens,
-                                      .row_bytes = 14336,
+                                      .tokens = timed->tokens,
+                                      .row_bytes = row_bytes,
                                       .alignment = 1,
                                       .weights = true,
-                                      .heap = layout == STRAIT_EP_FLAT};
+                                      .heap = heap};
     side->shape.row_count = most_rows(&side->config, &side->shape);
     make_handles(member, sides);
-    int64_t *numbers = malloc(side->bytes[TOPK]);
-    for (uint32_t i = 0; i < tokens * 8; i++)
-        numbers[i] = rng_below(&own, 256);
-    require_cuda(cudaMemcpy(side->buffer[TOPK], numbers, side->bytes[TOPK], cudaMemcpyDefault));
-    free(numbers);
-    for (int run = 0; run < runs; run++)
-        for (int i = 0; i < 4; i++)
+    fill_timed(side, setting.seed + member->rank);
+    for (uint32_t run = 0; run < timed->runs; run++)
+        for (int i = 0; i < MARKS; i++)
             require_cuda(cudaEventCreate(&marks[run][i]));
     world_barrier(member);
-    for (int run = setting.alone ? 0 : -WARM_UP; run < runs; run++) {
-        time_step(side, run >= 0 ? marks[run] : marks[0]);
-        if (run % AHEAD != 0)
-            continue; /* hosts run ahead, but never so far that a launch waits for room */
-        require_cuda(cudaStreamSynchronize(side->stream));
-        world_barrier(member);
-    }
-    require_cuda(cudaStreamSynchronize(side->stream));
-    for (int run = 0; run < runs && member->rank == 0; run++)
-        for (int i = 0; i < 3; i++)
+    run_timed_steps(member, side, timed, marks);
+    for (uint32_t run = 0; run < timed->runs && member->rank == 0; run++)
+        for (int i = 0; i < MARKS - 1; i++)
             require_cuda(cudaEventElapsedTime(&times[i][run], marks[run][i], marks[run][i + 1]));
-    for (int run = 0; run < runs; run++)
-        for (int i = 0; i < 4; i++)
+    for (uint32_t run = 0; run < timed->runs; run++)
+        for (int i = 0; i < MARKS; i++)
             require_cuda(cudaEventDestroy(marks[run][i]));
     require(strait_ep_async_error(side->group, NULL) == STRAIT_OK);
     if (member->rank == 0) {
-        show_times(side, "update", times[0], runs, ranks);
-        show_times(side, "dispatch", times[1], runs, ranks);
-        show_times(side, "combine", times[2], runs, ranks);
+        show_times(side, "update", times[0], timed->runs, ranks);
+        show_times(side, "dispatch", times[1], timed->runs, ranks);
+        if (timed->type == STRAIT_ELEMENT_BF16)
+            show_times(side, "combine", times[2], timed->runs, ranks);
     }
     drop_handles(member, sides);
     drop_groups(member, sides);
@@ -689,12 +784,21 @@ static void run_times_of(struct member *member, enum strait_ep_algorithm algorit
 
 static void run_times(struct member *member)
 {
-    const uint32_t few = setting.alone ? 3 : 128, many = setting.alone ? 8 : 4096;
+    const uint32_t few = setting.alone ? 3 : 128, many = setting.alone ? 8 : 4096, runs = setting.alone ? 2 : RUNS;
+    const struct timed all[] = {
+        {STRAIT_EP_LOW_LATENCY, STRAIT_EP_EXPERT_MAJOR, STRAIT_ELEMENT_BF16, few, runs, 20},
+        {STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR, STRAIT_ELEMENT_BF16, few, runs, 20},
+        {STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR, STRAIT_ELEMENT_FP8_E4M3, few, runs, 20},
+        {STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT, STRAIT_ELEMENT_BF16, many, runs / 4 + 1, 6},
+        {STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT, STRAIT_ELEMENT_FP8_E4M3, many, runs / 4 + 1, 6},
+        {STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_EXPERT_MAJOR, STRAIT_ELEMENT_BF16, many, runs / 4 + 1, 6},
+    };
 
-    run_times_of(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_EXPERT_MAJOR, few);
-    run_times_of(member, STRAIT_EP_LOW_LATENCY, STRAIT_EP_RANK_MAJOR, few);
-    run_times_of(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_FLAT, many);
-    run_times_of(member, STRAIT_EP_HIGH_THROUGHPUT, STRAIT_EP_EXPERT_MAJOR, many);
+    for (int i = 0; i < COUNT(all); i++) {
+        run_times_of(member, &all[i], STRAIT_EP_RAW);
+        if (setting.no_peers)
+            run_times_of(member, &all[i], STRAIT_EP_CODED);
+    }
 }
 
 /* ---- Scenes ------------------------------------------------------------------------------------------------------ */
@@ -710,6 +814,8 @@ static const struct scene scenes[] = {{"shapes", run_shapes, true},
                                       {"kill", run_kill_low_latency, false},
                                       {"kill", run_kill_masked, false},
                                       {"kill", run_kill_high_throughput, false},
+                                      {"kill", run_kill_coded_masked, false},
+                                      {"kill", run_kill_coded, false},
                                       {"times", run_times, false}};
 
 /* In a process of its own, which has not used CUDA. */

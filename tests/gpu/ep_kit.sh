@@ -1,7 +1,7 @@
 #!/bin/sh
 # ep_kit.sh BUILD DIR: gathers in DIR what a machine with GPUs needs to try expert parallelism: gpu_ep, gpu_ep_phases,
-# libstrait-ep, its plugin libstrait-ep-cuda, libstrait-codec, what these load but for the C library and the driver
-# (protobuf-c), and run.sh. Build for the machine's compute capability (CMAKE_CUDA_ARCHITECTURES), targets gpu_ep and
+# libstrait-ep, its plugin libstrait-ep-cuda, libstrait-codec and its plugin libstrait-cuda, what these load but for the C
+# library and the driver (protobuf-c), and run.sh. Build for the machine's compute capability (CMAKE_CUDA_ARCHITECTURES), targets gpu_ep and
 # gpu_ep_phases. The machine's C library must be no older than that of the build.
 #
 # There: DIR/run.sh [phases] [shapes] [graphs] [kill] [times] [sanitizer], without arguments all but the last. Exit status
@@ -27,6 +27,7 @@ for program in gpu_ep gpu_ep_phases; do
     for library in $(needs "$build/tests/$program"); do copy "$library" "$kit/lib"; done
 done
 copy "$build/kernels/libstrait-ep-cuda.so.0" "$kit/lib"
+copy "$build/kernels/libstrait-cuda.so.0" "$kit/lib"
 
 cat >"$kit/run.sh" <<'END'
 #!/bin/sh

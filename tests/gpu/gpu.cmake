@@ -51,10 +51,14 @@ if(STRAIT_HAVE_CUDA)
     add_dependencies(gpu_ep strait-ep-cuda strait-cuda)
     strait_add_test(gpu_ep COMMAND gpu_ep LABELS gpu TIMEOUT 600
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-ep-cuda>")
-    add_executable(gpu_ep_phases ep/phases_cuda.c)
+    add_executable(gpu_ep_phases ep/phases_cuda.c ${PROJECT_SOURCE_DIR}/ep/cuda/coder.c
+        ${PROJECT_SOURCE_DIR}/ep/cuda/memory.c)
+    target_compile_definitions(gpu_ep_phases PRIVATE _GNU_SOURCE)
+    add_dependencies(gpu_ep_phases strait-cuda)
     target_link_libraries(gpu_ep_phases PRIVATE strait_ep_phases_cuda strait_ep strait_kernels strait_test_support)
     target_include_directories(gpu_ep_phases SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    strait_add_test(gpu_ep_phases COMMAND gpu_ep_phases 1000 LABELS gpu TIMEOUT 600)
+    strait_add_test(gpu_ep_phases COMMAND gpu_ep_phases 1000 LABELS gpu TIMEOUT 600
+        ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
 
     # gpu_collective_NAME, of ranks on GPUs, and fake_collective_NAME, the same on fake GPUs, with ranks that are threads.
     foreach(name kill join overflow order rings calls)

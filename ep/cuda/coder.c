@@ -1,0 +1,326 @@
+#include "ep/cuda/coder.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <strait/codec.h>
+
+#include "ep/cuda/phases.h"
+
+struct ep_cuda_coder {
+    const struct strait_codec *codec;
+    struct ep_coding coding; /* but for pages */
+    void *memory;            /* all of the above, and: */
+    void *scratch;           /* scratch_bytes, of one launch at a time */
+    uint64_t scratch_bytes;
+    void *zeroes; /* a row */
+    uint32_t sm_budget;
+};
+
+/* ---- Memory ------------------------------------------------------------------------------------------------------ */
+
+/* A piece of memory: counts its bytes, and is its address once there is memory. */
+static void *piece(uint8_t *memory, uint64_t *bytes, uint64_t size)
+{
+    void *at = memory != NULL ? memory + *bytes : NULL;
+
+    *bytes += (size + 255) / 256 * 256;
+    return at;
+}
+
+static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *args, uint8_t *memory)
+{
+    const struct strait_ep_config *config = args->config;
+    const struct ep_arena *at = &args->at;
+    const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
+    const uint64_t ranks = config->rank_count, came = ranks * config->tokens_max;
+    const uint64_t decoded = low_latency && at->row_slots > came ? at->row_slots : came;
+    struct ep_coding *coding = &coder->coding;
+    uint64_t bytes = 0;
+
+    coding->metadata_bytes = (at->chunk_bytes - (uint64_t)at->chunk_rows * config->row_bytes_max) / 16 * 16;
+    coding->own = piece(memory, &bytes, at->row_buffers * at->rows_stride);
+    coding->decoded = piece(memory, &bytes, decoded * config->row_bytes_max);
+    coding->chunks = piece(memory, &bytes, low_latency ? ranks * at->chunk_bytes : 0);
+    coding->metadata = piece(memory, &bytes, low_latency ? 0 : ranks * coding->metadata_bytes);
+    coding->rows = piece(memory, &bytes, ranks * at->chunk_rows * sizeof(*coding->rows));
+    coding->counts = piece(memory, &bytes, ranks * sizeof(*coding->counts));
+    coding->results = piece(memory, &bytes, ranks * sizeof(*coding->results));
+    coder->zeroes = piece(memory, &bytes, config->row_bytes_max);
+    coder->scratch = piece(memory, &bytes, coder->scratch_bytes);
+    return bytes;
+}
+
+/* Of the longest launch, either way: a chunk for each other rank. */
+static uint64_t scratch_bytes(const struct strait_codec *codec, const struct ep_open_args *args)
+{
+    const struct strait_region region = {.base = (void *)args, /* only sizes count */
+                                         .page_stride = args->config->row_bytes_max,
+                                         .page_count = args->at.chunk_rows,
+                                         .rows = 1,
+                                         .row_bytes = args->config->row_bytes_max};
+    const struct strait_pages pages = {&region, NULL, 1, args->at.chunk_rows};
+    struct strait_encode_item encode[STRAIT_EP_RANKS_MAX];
+    struct strait_decode_item decode[STRAIT_EP_RANKS_MAX];
+    const uint32_t count = args->config->rank_count;
+
+    for (uint32_t i = 0; i < count; i++) {
+        encode[i] = (struct strait_encode_item){.src = pages};
+        decode[i] = (struct strait_decode_item){.dst = pages, .src_size = args->at.chunk_bytes};
+    }
+    const uint64_t encoding = strait_encode_scratch_size(codec, encode, count);
+    const uint64_t decoding = strait_decode_scratch_size(codec, decode, count);
+    return encoding > decoding ? encoding : decoding;
+}
+
+enum strait_status ep_cuda_coder_open(struct ep_cuda *cuda, const struct ep_open_args *args)
+{
+    const struct strait_codec *codec = strait_codec_get("cuda");
+
+    if (codec == NULL || strait_codec_prepare(codec) != STRAIT_OK) {
+        if (args->text_size > 0)
+            snprintf(args->text, args->text_size, "compressed rows need libstrait-cuda.so.0 with kernels for this GPU");
+        return STRAIT_ERR_UNSUPPORTED;
+    }
+    struct ep_cuda_coder *coder = calloc(1, sizeof(*coder));
+    if (coder == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    coder->codec = codec;
+    coder->sm_budget = args->config->sm_budget < 2 ? 2 : args->config->sm_budget / 2 * 2; /* in pairs */
+    coder->scratch_bytes = scratch_bytes(codec, args);
+    coder->memory = ep_cuda_alloc(cuda, place(coder, args, NULL));
+    if (coder->memory == NULL) {
+        free(coder);
+        return STRAIT_ERR_NO_MEMORY;
+    }
+    place(coder, args, coder->memory);
+    cuda->coder = coder;
+    return STRAIT_OK;
+}
+
+void ep_cuda_coder_close(struct ep_cuda *cuda)
+{
+    if (cuda->coder == NULL)
+        return;
+    ep_cuda_free(cuda, cuda->coder->memory);
+    free(cuda->coder);
+    cuda->coder = NULL;
+}
+
+/* ---- Launches of the codec --------------------------------------------------------------------------------------- */
+
+/* Rows of a tensor: `count` of row_bytes from base on; NULL: there are none. */
+struct tensor {
+    const void *base;
+    uint64_t count;
+    uint32_t row_bytes;
+    enum strait_element type;
+};
+
+static struct strait_region region_of(const struct ep_cuda_coder *coder, const struct tensor *tensor)
+{
+    const bool some = tensor->base != NULL && tensor->count > 0;
+
+    return (struct strait_region){.base = some ? (void *)tensor->base : coder->zeroes,
+                                  .page_stride = tensor->row_bytes,
+                                  .page_count = some ? (uint32_t)tensor->count : 1,
+                                  .rows = 1,
+                                  .row_bytes = tensor->row_bytes};
+}
+
+static struct strait_run run_of(const struct ep_cuda_coder *coder, enum strait_caching caching, cudaStream_t stream)
+{
+    return (struct strait_run){.size = sizeof(struct strait_run),
+                               .scratch = coder->scratch,
+                               .scratch_size = coder->scratch_bytes,
+                               .stream = stream,
+                               .caching = caching,
+                               .sm_budget = coder->sm_budget};
+}
+
+static uint32_t *rows_of(const struct ep_group_view *group, uint32_t rank)
+{
+    return group->coding.rows + (uint64_t)rank * group->at.chunk_rows;
+}
+
+/* The chunk of the own arena that a rank writes or reads. HT; LL: its copy. */
+static uint8_t *chunk_here(const struct ep_group_view *group, uint32_t rank)
+{
+    return group->low_latency ? group->coding.chunks + rank * group->at.chunk_bytes
+                              : ep_chunk_of(group, group->rank, 0, rank);
+}
+
+/* The own chunk in the arena of a rank. LL: as above. */
+static uint8_t *chunk_there(const struct ep_group_view *group, uint32_t rank)
+{
+    return group->low_latency ? chunk_here(group, rank) : ep_chunk_of(group, rank, 0, group->rank);
+}
+
+/* Encodes the listed rows for each other rank, to its arena or to the own one. */
+static bool encode(const struct ep_cuda *cuda, const struct ep_group_view *group, const struct tensor *tensor,
+                   bool there, cudaStream_t stream)
+{
+    const struct ep_cuda_coder *coder = cuda->coder;
+    const struct strait_region region = region_of(coder, tensor);
+    const struct strait_encode_params params = {.size = sizeof(params),
+                                                .element = tensor->type,
+                                                .mode = tensor->type == STRAIT_ELEMENT_BYTES ? STRAIT_MODE_RAW
+                                                                                             : STRAIT_MODE_BASE,
+                                                .absent = coder->zeroes};
+    const bool far = there && cuda->has_peers && !group->low_latency; /* another GPU's memory */
+    const struct strait_run run = run_of(coder, far ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO, stream);
+    struct strait_encode_item items[STRAIT_EP_RANKS_MAX];
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < group->rank_count; rank++)
+        if (rank != group->rank)
+            items[count++] =
+                (struct strait_encode_item){.src = {&region, rows_of(group, rank), 1, group->coding.pages},
+                                            .dst = there ? chunk_there(group, rank) : chunk_here(group, rank),
+                                            .dst_capacity = group->at.chunk_bytes,
+                                            .result = &group->coding.results[rank]};
+    return strait_encode_batch(coder->codec, &params, items, count, &run) == STRAIT_OK;
+}
+
+/* Decodes the chunks of the other ranks, in the own arena or in theirs, to the listed rows. */
+static bool decode(const struct ep_cuda_coder *coder, const struct ep_group_view *group, const struct tensor *tensor,
+                   bool there, cudaStream_t stream)
+{
+    const struct strait_region region = region_of(coder, tensor);
+    const struct strait_run run = run_of(coder, STRAIT_CACHING_AUTO, stream);
+    struct strait_decode_item items[STRAIT_EP_RANKS_MAX];
+    uint32_t count = 0;
+
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        if (rank == group->rank)
+            continue;
+        struct strait_decode_item *item = &items[count++];
+        *item = (struct strait_decode_item){.dst = {&region, rows_of(group, rank), 1, group->coding.pages},
+                                            .src = there ? chunk_there(group, rank) : chunk_here(group, rank),
+                                            .src_size = group->at.chunk_bytes,
+                                            .result = &group->coding.results[rank],
+                                            .flags = STRAIT_DECODE_AT_MOST};
+        if (!group->low_latency) {
+            item->metadata = group->coding.metadata + rank * group->coding.metadata_bytes;
+            item->metadata_size = group->coding.metadata_bytes;
+        }
+    }
+    return strait_decode_batch(coder->codec, NULL, items, count, &run) == STRAIT_OK;
+}
+
+/* ---- Phases ------------------------------------------------------------------------------------------------------ */
+
+/* A copy of a phase's view, with what is the coder's; pages for each rank. */
+static struct ep_group_view view_of(const struct ep_cuda_coder *coder, const struct ep_group_view *group,
+                                    uint32_t pages)
+{
+    struct ep_group_view view = *group;
+
+    view.coding = coder->coding;
+    view.coding.pages = pages;
+    return view;
+}
+
+/* Pages of a LL combine's chunks. */
+static uint32_t pages_back(const struct ep_group_view *group, const struct ep_handle_view *handle)
+{
+    const uint32_t most = handle->topk < group->local_experts ? handle->topk : group->local_experts;
+
+    return group->tokens_max * (handle->layout == STRAIT_EP_EXPERT_MAJOR ? most : 1);
+}
+
+static bool list(const struct ep_cuda *cuda, const struct ep_list_args *args, cudaStream_t stream)
+{
+    return ep_cuda_good(ep_cuda_list(args, cuda->multiprocessors, stream));
+}
+
+static bool hand_over(const struct ep_cuda *cuda, const struct ep_group_view *group,
+                      const struct ep_handle_view *handle, enum ep_flag signal, cudaStream_t stream)
+{
+    const struct ep_hand_over_args args = {.group = *group, .handle = *handle, .signal = signal};
+
+    return ep_cuda_good(ep_cuda_hand_over(&args, cuda->multiprocessors, stream));
+}
+
+bool ep_cuda_coded_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream)
+{
+    const struct ep_cuda_coder *coder = cuda->coder;
+    struct ep_send_args coded = *args;
+    const struct tensor tokens = {args->rows, args->tokens, args->row_bytes, args->type};
+
+    coded.group = view_of(coder, &args->group, args->group.tokens_max);
+    const struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND};
+    if (!ep_cuda_good(ep_cuda_send(&coded, cuda->multiprocessors, stream)))
+        return false;
+    return args->rows == NULL || (list(cuda, &listed, stream) && encode(cuda, &coded.group, &tokens, true, stream) &&
+                                  hand_over(cuda, &coded.group, &args->handle, args->signal, stream));
+}
+
+bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream)
+{
+    const struct ep_cuda_coder *coder = cuda->coder;
+    struct ep_receive_args coded = *args;
+    const uint64_t all = (uint64_t)args->group.rank_count * args->group.tokens_max;
+    struct tensor rows = {args->rows, args->group.low_latency ? all : args->row_count, args->row_bytes, args->type};
+
+    coded.group = view_of(coder, &args->group, args->group.tokens_max);
+    if (args->handle.layout == STRAIT_EP_EXPERT_MAJOR) {
+        rows.base = coded.group.coding.decoded;
+        rows.count = all;
+    }
+    const struct ep_list_args listed = {
+        .group = coded.group, .handle = args->handle, .kind = EP_LIST_RECEIVE, .row_count = args->row_count};
+    return list(cuda, &listed, stream) && decode(coder, &coded.group, &rows, false, stream) &&
+           ep_cuda_good(ep_cuda_receive(&coded, cuda->multiprocessors, stream));
+}
+
+bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream)
+{
+    const struct ep_cuda_coder *coder = cuda->coder;
+    struct ep_stage_args coded = *args;
+    struct tensor rows = {args->rows, args->group.at.row_slots, args->row_bytes, args->type};
+
+    coded.group = view_of(coder, &args->group, args->group.tokens_max);
+    if (args->handle.layout == STRAIT_EP_EXPERT_MAJOR)
+        rows.base = coded.group.coding.own; /* sums of each record; HT has one buffer */
+    const struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_STAGE};
+    if (!ep_cuda_good(ep_cuda_stage(&coded, cuda->multiprocessors, stream)))
+        return false;
+    return args->rows == NULL || (list(cuda, &listed, stream) && encode(cuda, &coded.group, &rows, false, stream) &&
+                                  hand_over(cuda, &coded.group, &args->handle, EP_FLAG_READY, stream));
+}
+
+bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream)
+{
+    const struct ep_cuda_coder *coder = cuda->coder;
+    const bool by_expert = args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    struct ep_send_back_args coded = *args;
+    const uint64_t zones = by_expert ? args->group.local_experts : 1;
+    const struct tensor rows = {args->rows, zones * args->group.rank_count * args->group.tokens_max, args->row_bytes,
+                                args->type};
+
+    coded.group = view_of(coder, &args->group, pages_back(&args->group, &args->handle));
+    const struct ep_list_args listed = {
+        .group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND_BACK, .by_expert = by_expert};
+    return ep_cuda_good(ep_cuda_send_back(&coded, cuda->multiprocessors, stream)) && list(cuda, &listed, stream) &&
+           encode(cuda, &coded.group, &rows, true, stream) &&
+           hand_over(cuda, &coded.group, &args->handle, EP_FLAG_DATA, stream);
+}
+
+bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream)
+{
+    const struct ep_cuda_coder *coder = cuda->coder;
+    const bool low_latency = args->group.low_latency;
+    const bool by_expert = low_latency && args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    const uint64_t came = (uint64_t)args->group.rank_count * args->group.tokens_max;
+    struct ep_reduce_args coded = *args;
+
+    coded.group =
+        view_of(coder, &args->group, low_latency ? pages_back(&args->group, &args->handle) : args->group.tokens_max);
+    const struct tensor rows = {coded.group.coding.decoded, low_latency ? args->group.at.row_slots : came,
+                                args->row_bytes, args->type};
+    const struct ep_list_args listed = {
+        .group = coded.group, .handle = args->handle, .kind = EP_LIST_REDUCE, .by_expert = by_expert};
+    return list(cuda, &listed, stream) && decode(coder, &coded.group, &rows, true, stream) &&
+           ep_cuda_good(ep_cuda_reduce(&coded, cuda->multiprocessors, stream));
+}
