@@ -292,12 +292,16 @@ static enum strait_status share_arenas(struct strait_ep_group *group, enum strai
 
 /* ---- Making a group ---------------------------------------------------------------------------------------------- */
 
-static enum strait_status open_backend(struct strait_ep_group *group, bool coded, struct told told)
+static enum strait_status open_backend(struct strait_ep_group *group, struct told told)
 {
     const struct strait_ep_config *config = &group->config;
-    struct ep_open_args args = {.config = config, .coded = coded, .text = told.text, .text_size = told.size};
+    struct ep_open_args args = {.config = config,
+                                .coded = group->view.coded,
+                                .far = config->memory == STRAIT_EP_CUDA && !group->peer,
+                                .text = told.text,
+                                .text_size = told.size};
 
-    if (ep_arena_plan(config, coded, &group->view.at) != STRAIT_OK)
+    if (ep_arena_plan(config, args.coded, &group->view.at) != STRAIT_OK)
         return tell(told, STRAIT_ERR_INVALID, "coded: tokens_max * row_bytes_max is too large for a chunk");
     args.at = group->view.at;
     const enum strait_status status = group->ops->open(&args, &group->context);
@@ -348,7 +352,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
         group->view.coded = ways[i].coded;
         if (told.size > 0 && found == STRAIT_OK)
             told.text[0] = 0;
-        status = share_arenas(group, found == STRAIT_OK ? open_backend(group, ways[i].coded, told) : found, told);
+        status = share_arenas(group, found == STRAIT_OK ? open_backend(group, told) : found, told);
         if (status != STRAIT_OK && group->ops != NULL)
             close_backend(group);
     }

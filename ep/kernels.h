@@ -75,13 +75,13 @@ struct ep_handle_state {
     uint32_t tickets[30];
 };
 
-/* What the CUDA backend has for coded rows, in memory of its device; the plugin puts it into the view. Rows of the rank
- * itself lie at `own` as others do in the rows area, which such a group does not have. Rows of others are decoded by
- * launches of the codec between kernels, which are of a fixed size: lists of rows end with NO_ROW. HT chunks are
- * written and read where they lie; the place of a LL chunk follows from the epoch, which only kernels know, so they are
- * coded at `chunks` and copied. */
+/* What the CUDA backend has in memory of its device for groups whose rows cross host memory or are coded; the plugin
+ * puts it into the view. Rows of the rank itself lie at `own` as others do in the rows area. The rest is for coded
+ * groups: rows of others are decoded by launches of the codec between kernels, which are of a fixed size: lists of rows
+ * end with EP_NO_ROW. HT chunks are written and read where they lie; the place of a LL chunk follows from the epoch,
+ * which only kernels know, so they are coded at `chunks` and copied. */
 struct ep_coding {
-    uint8_t *own;      /* [row_buffers] rows area */
+    uint8_t *own;      /* [row_buffers] rows area; NULL: in the arena */
     uint8_t *decoded;  /* rows: LL at their slots, of a combine EXPERT_MAJOR token * K + k; HT s * B + j */
     uint8_t *chunks;   /* LL: [R] chunk_bytes */
     uint8_t *metadata; /* HT: [R] metadata_bytes, copies: those of a chunk must not change while it is read */
@@ -357,8 +357,8 @@ struct ep_settle_args {
 struct ep_open_args {
     const struct strait_ep_config *config; /* checked; defaults filled in */
     struct ep_arena at;
-    bool coded;
-    char *text; /* what went wrong, for people */
+    bool coded, far; /* far: rows of GPUs cross host memory */
+    char *text;      /* what went wrong, for people */
     size_t text_size;
 };
 

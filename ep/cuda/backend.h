@@ -17,7 +17,8 @@ struct ep_cuda {
     uint32_t multiprocessors;
     cudaStream_t stream; /* of copies and of clearing memory; no phase runs on it unless the caller names none */
     uint64_t opened;     /* bit r: the arena of rank r is mapped by IPC */
-    bool has_peers;      /* arenas of other ranks are mapped */
+    bool far;            /* arenas are host memory */
+    void *own;           /* of ep_coding, or NULL */
     struct ep_cuda_coder *coder; /* of a coded group, else NULL */
 };
 

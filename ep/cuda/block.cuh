@@ -10,7 +10,7 @@
 // and overwritten in the next call needs the same: reads of a block come before its __syncthreads, hence before the
 // flag that lets others write.
 //
-// Residency. Blocks wait for other ranks, never for each other but for block 0 (masked groups), and a launch has at
+// Residency. Blocks wait for other ranks, never for each other but for block 0 (one_waits), and a launch has at
 // most one block on each multiprocessor, so all of them are resident: blocks that wait keep none of their own rank's
 // from running.
 #ifndef STRAIT_EP_CUDA_BLOCK_CUH
@@ -54,7 +54,7 @@ DEVICE bool takes_part(const call_state &call, uint32_t rank)
 // A row of the rank itself, at a slot of the rows area.
 DEVICE uint8_t *own_row(const ep_group_view &group, uint64_t epoch, uint32_t row_bytes, uint64_t slot)
 {
-    if (!group.coded)
+    if (group.coding.own == nullptr)
         return ep_rows_of(&group, group.rank, epoch, row_bytes, slot);
     return group.coding.own + epoch % group.at.row_buffers * group.at.rows_stride + slot * row_bytes;
 }
@@ -95,7 +95,7 @@ DEVICE bool poll(const ep_group_view &group, const uint64_t *flag, uint64_t epoc
         for (uint32_t look = 0; look < 32; look++) {
             if (load_acquire_system(flag) >= epoch)
                 return true;
-            pause_wait();
+            pause_wait(group.coding.own != nullptr);
         }
         if (load_fresh(&group.state->failed) != 0)
             return true;
@@ -130,20 +130,27 @@ DEVICE void poll_ranks(const ep_group_view &group, ep_flag kind, call_state &cal
     }
 }
 
-// For all threads of all blocks, once in a launch. False: the group has failed. Where ranks may be left out, all blocks
-// have to agree on which: block 0 alone waits and decides.
+// Whether block 0 alone waits and the others for it: where ranks may be left out, all blocks have to agree on which;
+// and flags in host memory are read over a link, which rows need.
+DEVICE bool one_waits(const ep_group_view &group)
+{
+    return group.masked || group.coding.own != nullptr;
+}
+
+// For all threads of all blocks, once in a launch. False: the group has failed.
 DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &call)
 {
     uint32_t *decided = &group.state->tickets[TICKET_DECIDED];
-    if (!group.masked || blockIdx.x == 0)
+    const bool by_one = one_waits(group);
+    if (!by_one || blockIdx.x == 0)
         poll_ranks(group, kind, call);
     else
         __syncthreads(); // all have read what thread 0 overwrites
     if (threadIdx.x == 0) {
-        if (group.masked && blockIdx.x == 0)
+        if (by_one && blockIdx.x == 0)
             store_release_device(decided, 1);
-        while (group.masked && load_acquire_device(decided) == 0)
-            pause_wait();
+        while (by_one && load_acquire_device(decided) == 0)
+            pause_wait(false);
         call.active = load_fresh(&group.state->active);
         call.failed = load_fresh(&group.state->failed);
     }

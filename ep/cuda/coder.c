@@ -39,7 +39,6 @@ static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *ar
     uint64_t bytes = 0;
 
     coding->metadata_bytes = (at->chunk_bytes - (uint64_t)at->chunk_rows * config->row_bytes_max) / 16 * 16;
-    coding->own = piece(memory, &bytes, at->row_buffers * at->rows_stride);
     coding->decoded = piece(memory, &bytes, decoded * config->row_bytes_max);
     coding->chunks = piece(memory, &bytes, low_latency ? ranks * at->chunk_bytes : 0);
     coding->metadata = piece(memory, &bytes, low_latency ? 0 : ranks * coding->metadata_bytes);
@@ -94,6 +93,7 @@ enum strait_status ep_cuda_coder_open(struct ep_cuda *cuda, const struct ep_open
         return STRAIT_ERR_NO_MEMORY;
     }
     place(coder, args, coder->memory);
+    coder->coding.own = cuda->own;
     cuda->coder = coder;
     return STRAIT_OK;
 }
@@ -167,7 +167,7 @@ static bool encode(const struct ep_cuda *cuda, const struct ep_group_view *group
                                                 .mode = tensor->type == STRAIT_ELEMENT_BYTES ? STRAIT_MODE_RAW
                                                                                              : STRAIT_MODE_BASE,
                                                 .absent = coder->zeroes};
-    const bool far = there && cuda->has_peers && !group->low_latency; /* another GPU's memory */
+    const bool far = (cuda->far || there) && !group->low_latency; /* behind a link */
     const struct strait_run run = run_of(coder, far ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO, stream);
     struct strait_encode_item items[STRAIT_EP_RANKS_MAX];
     uint32_t count = 0;

@@ -41,7 +41,9 @@ template <strait_element TYPE, bool SUMMED> DEVICE void stage_rows(const ep_stag
         const record_place place = find_record(at.lists, group.rank_count, task / cut.parts);
         const uint64_t record = record_of(group, place);
         const uint32_t slot = args.handle.recv_base[place.rank] + place.j;
-        uint8_t *to = own_row(group, at.call.epoch, args.row_bytes, slot);
+        uint8_t *to = place.rank == group.rank || group.coded
+                          ? own_row(group, at.call.epoch, args.row_bytes, slot)
+                          : ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, slot);
         if (lane_of_thread() == 0)
             at.places[warp_of_thread()] = to;
         const uint32_t count = list_rows(args, record, slot, terms);
@@ -107,21 +109,20 @@ DEVICE void find_source(const ep_reduce_args &args, uint32_t rank, reduce_shared
     at.rows[rank] = nullptr;
     if (count == 0 || !takes_part(at.call, rank))
         return;
-    const uint64_t first = static_cast<uint64_t>(rank) * group.tokens_max;
-    if (is_coded(group, rank)) {
-        at.rows[rank] = group.coding.decoded + first * args.row_bytes;
-        return;
-    }
-    if (group.low_latency || group.coded) {
-        at.rows[rank] =
-            own_row(group, at.call.epoch, args.row_bytes, group.low_latency ? first : args.handle.send_base[rank]);
-        return;
-    }
-    const ep_announce *said = ep_announce_of(&group, group.rank, rank);
-    const uint64_t base = args.handle.send_base[rank];
-    uint64_t room;
-    const uint8_t *rows =
-        ep_announced(&group, rank, {load_fresh(&said->offset), load_fresh(&said->rows)}, args.row_bytes, &room);
+    const uint64_t base = group.low_latency || is_coded(group, rank) ? static_cast<uint64_t>(rank) * group.tokens_max
+                                                                     : args.handle.send_base[rank];
+    const ep_announce *at_rank = ep_announce_of(&group, group.rank, rank);
+    const ep_announce said = {load_fresh(&at_rank->offset), load_fresh(&at_rank->rows)};
+    uint64_t room = base + count;
+    const uint8_t *rows;
+    if (is_coded(group, rank))
+        rows = group.coding.decoded;
+    else if (rank == group.rank && (group.low_latency || said.offset == 0))
+        rows = own_row(group, at.call.epoch, args.row_bytes, 0);
+    else if (group.low_latency)
+        rows = ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, 0);
+    else
+        rows = ep_announced(&group, rank, said, args.row_bytes, &room);
     if (rows == nullptr || base + count > room)
         atomicOr(&at.call.ranks, 1ull << rank);
     else
@@ -169,8 +170,10 @@ DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t
     const uint64_t slot = static_cast<uint64_t>(token) * topk + lane;
     term_list &terms = at.terms[warp_of_thread()];
     if (rank < STRAIT_EP_RANKS_MAX) {
-        terms.rows[before] = is_coded(args.group, rank) ? args.group.coding.decoded + slot * args.row_bytes
-                                                        : own_row(args.group, at.call.epoch, args.row_bytes, slot);
+        terms.rows[before] = rank == args.group.rank ? own_row(args.group, at.call.epoch, args.row_bytes, slot)
+                             : args.group.coded
+                                 ? args.group.coding.decoded + slot * args.row_bytes
+                                 : ep_rows_of(&args.group, args.group.rank, at.call.epoch, args.row_bytes, slot);
         terms.weights[before] = args.weights != nullptr ? args.weights[slot] : 1.0f;
     }
     return count_bits(__ballot_sync(ALL_LANES, rank < STRAIT_EP_RANKS_MAX));
@@ -252,6 +255,7 @@ __global__ void __launch_bounds__(THREADS, 1) settle_kernel(const __grid_constan
     open_call(args.group, args.handle, false, call);
     if (call.failed == 0)
         wait_ranks(args.group, EP_FLAG_DONE, call);
+    is_last_block(args.group, call); // it clears the tickets
 }
 
 // ---- Kernels by type ------------------------------------------------------------------------------------------------

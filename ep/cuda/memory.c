@@ -138,7 +138,6 @@ enum strait_status ep_cuda_arena_map(void *context, uint32_t rank, const uint8_t
         cuda->opened |= 1ull << rank;
     else
         status = STRAIT_ERR_UNSUPPORTED; /* another host or container, or GPUs that do not reach each other */
-    cuda->has_peers |= status == STRAIT_OK;
     ep_cuda_leave(&entered);
     return status;
 }

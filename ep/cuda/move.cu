@@ -39,11 +39,13 @@ DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
         return;
     const uint64_t first = first_slot(args, rank);
     uint64_t rows = group.at.row_slots;
-    uint8_t *to = group.coded ? own_row(group, at.call.epoch, args.row_bytes, 0)
-                              : ep_rows_of(&group, rank, at.call.epoch, args.row_bytes, 0);
+    uint8_t *to = rank == group.rank ? own_row(group, at.call.epoch, args.row_bytes, 0)
+                                     : ep_rows_of(&group, rank, at.call.epoch, args.row_bytes, 0);
     if (!group.low_latency && !group.coded) {
-        const ep_announce *said = ep_announce_of(&group, group.rank, rank);
-        to = ep_announced(&group, rank, {load_fresh(&said->offset), load_fresh(&said->rows)}, args.row_bytes, &rows);
+        const ep_announce *at_rank = ep_announce_of(&group, group.rank, rank);
+        const ep_announce said = {load_fresh(&at_rank->offset), load_fresh(&at_rank->rows)};
+        if (said.offset != 0 || rank != group.rank)
+            to = ep_announced(&group, rank, said, args.row_bytes, &rows);
     }
     if (to == nullptr) {
         atomicOr(&at.call.ranks, 1ull << rank);
@@ -317,8 +319,10 @@ DEVICE arrival arrival_of(const ep_receive_args &args, const record_lists &lists
 // Where the row of a record is. Null: in its place already, by the decoder.
 DEVICE const uint8_t *came_row(const ep_receive_args &args, const arrival &is, uint64_t epoch)
 {
-    if (!is_coded(args.group, is.rank))
+    if (is.rank == args.group.rank)
         return own_row(args.group, epoch, args.row_bytes, is.slot);
+    if (!args.group.coded)
+        return ep_rows_of(&args.group, args.group.rank, epoch, args.row_bytes, is.slot);
     if (args.handle.layout != STRAIT_EP_EXPERT_MAJOR)
         return nullptr;
     return args.group.coding.decoded + is.slot * args.row_bytes;

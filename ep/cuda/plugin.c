@@ -47,6 +47,7 @@ static void cuda_close(void *context)
     if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
         (void)ep_cuda_good(cudaDeviceSynchronize());
         ep_cuda_coder_close(cuda);
+        ep_cuda_free(cuda, cuda->own);
         (void)ep_cuda_good(cudaStreamDestroy(cuda->stream));
         ep_cuda_leave(&entered);
     }
@@ -68,7 +69,14 @@ static enum strait_status cuda_open(const struct ep_open_args *args, void **cont
         return tell(args, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE,
                     "the GPU cannot be used", cudaGetErrorString(error));
     }
-    const enum strait_status status = args->coded ? ep_cuda_coder_open(cuda, args) : STRAIT_OK;
+    enum strait_status status = STRAIT_OK;
+    cuda->far = args->far;
+    if (args->far || args->coded)
+        cuda->own = ep_cuda_alloc(cuda, args->at.row_buffers * args->at.rows_stride);
+    if ((args->far || args->coded) && cuda->own == NULL)
+        status = STRAIT_ERR_NO_MEMORY;
+    if (status == STRAIT_OK && args->coded)
+        status = ep_cuda_coder_open(cuda, args);
     if (status != STRAIT_OK) {
         cuda_close(cuda);
         return status;
@@ -98,9 +106,16 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
         ep_cuda_leave(&entered);                                                              \
         return good ? STRAIT_OK : STRAIT_ERR_DEVICE;                                          \
     }
-#define RAW(name)           ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
-#define PHASE(name)         PHASE_OF(name, RAW(name))
-#define PHASE_OF_ROWS(name) PHASE_OF(name, cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : RAW(name))
+#define LAUNCH(name) ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
+#define PHASE(name)  PHASE_OF(name, LAUNCH(name))
+#define PHASE_OF_ROWS(name)                                                                                     \
+    static bool run_##name(const struct ep_cuda *cuda, const struct ep_##name##_args *own, cudaStream_t stream) \
+    {                                                                                                           \
+        struct ep_##name##_args copy = *own, *args = &copy;                                                     \
+        copy.group.coding.own = cuda->own;                                                                      \
+        return cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name);                   \
+    }                                                                                                           \
+    PHASE_OF(name, run_##name(cuda, args, stream))
 
 PHASE(route)
 PHASE(announce)

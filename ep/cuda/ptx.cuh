@@ -57,9 +57,11 @@ DEVICE uint64_t now_ns()
     return now;
 }
 
-// Between two looks of a wait.
-DEVICE void pause_wait()
+// Between two looks of a wait. Those at host memory leave the link to others.
+DEVICE void pause_wait(bool far)
 {
+    if (far)
+        __nanosleep(200);
 }
 
 // ---- Memory ---------------------------------------------------------------------------------------------------------

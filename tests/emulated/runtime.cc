@@ -181,6 +181,11 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t *, cudaGraph_t, unsigned long l
     return cudaErrorNotSupported;
 }
 
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
+{
+    return cudaErrorNotSupported;
+}
+
 cudaError_t cudaGraphLaunch(cudaGraphExec_t, cudaStream_t)
 {
     return cudaErrorNotSupported;

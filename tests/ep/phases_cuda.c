@@ -30,6 +30,7 @@ struct rank {
     uint32_t piece_count, lasting; /* all; those that are not of a call alone */
     void *scratch;
     struct ep_cuda cuda; /* of GPUs */
+    void *own;
     /* Of the step. */
     uint8_t *topk, *rows, *scales, *expert_rows, *scales_out, *sums;
     float *weights, *gradients;
@@ -49,8 +50,9 @@ static struct strait_ep_config config;
 static struct ep_arena at;
 static uint32_t coded_groups;
 static uint64_t phases, failures, survived, damaged;
-static bool with_codec, coded; /* there is a codec for this GPU; the group of the worlds[1] is coded */
-static bool hostile;           /* kernels run alone, on what no rank would write, and must not touch other memory */
+static bool with_codec; /* there is a codec for this GPU */
+static bool coded, far; /* worlds[1]: coded; its own rows are not in arenas */
+static bool hostile;    /* kernels run alone, on what no rank would write, and must not touch other memory */
 /* Of the step. */
 static struct {
     enum strait_ep_layout layout;
@@ -174,7 +176,7 @@ static void compare(const char *phase, uint32_t rank)
         return;
     for (uint32_t i = 0; i < a->piece_count; i++) {
         const struct piece *x = &a->pieces[i], *y = &b->pieces[i];
-        const uint64_t bytes = i == 0 && coded ? at.rows : x->bytes; /* then chunks and the heap, which is not used */
+        const uint64_t bytes = i == 0 && (coded || far) ? at.rows : x->bytes;
         compare_bytes(phase, rank, x->name, x->memory, y->memory, bytes);
     }
 }
@@ -248,7 +250,8 @@ static void draw_config(void)
     config.heap_bytes = one_in(2) ? (uint64_t)config.row_bytes_max * ranks * config.tokens_max : 0;
     config.receive_max = one_in(3) ? 1 + rng_below(&rng, ranks * config.tokens_max) : 0;
     config.sm_budget = 1 + rng_below(&rng, 4);
-    coded = with_codec && ranks * config.tokens_max * config.topk_max <= 400 && one_in(2);
+    far = one_in(3);
+    coded = with_codec && ranks * ranks * config.tokens_max * config.topk_max <= 400 && one_in(2);
     require(ep_arena_plan(&config, coded, &at) == STRAIT_OK);
 }
 
@@ -256,7 +259,7 @@ static void open_coder(struct rank *rank)
 {
     const struct ep_open_args args = {.config = &config, .at = at, .coded = true};
 
-    rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS};
+    rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS, .own = rank->own};
     require_cuda(cudaGetDevice(&rank->cuda.device));
     require_cuda(cudaStreamCreateWithFlags(&rank->cuda.stream, cudaStreamNonBlocking));
     require(ep_cuda_coder_open(&rank->cuda, &args) == STRAIT_OK);
@@ -289,6 +292,8 @@ static void make_view(struct world *world, uint32_t number)
                                    .masked = config.mask,
                                    .drop = config.overflow == STRAIT_EP_DROP};
     view->coded = world->cuda && coded;
+    rank->own = world->cuda && (coded || far) ? allocate(world, at.row_buffers * at.rows_stride) : NULL;
+    view->coding.own = rank->own;
     if (view->coded)
         open_coder(rank);
     view->receive_max = config.receive_max != 0 && config.receive_max < all ? config.receive_max : all;
@@ -613,6 +618,8 @@ static void run_group(void)
     for (int w = 0; w < 2; w++)
         for (uint32_t r = 0; r < config.rank_count; r++) {
             close_coder(&worlds[w].ranks[r]);
+            if (worlds[w].ranks[r].own != NULL)
+                release(&worlds[w], worlds[w].ranks[r].own);
             release_state(&worlds[w], worlds[w].ranks[r].group.state);
             release(&worlds[w], worlds[w].ranks[r].group.report);
             drop_pieces(&worlds[w], &worlds[w].ranks[r], 0);

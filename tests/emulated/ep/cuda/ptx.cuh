@@ -57,7 +57,7 @@ DEVICE uint64_t now_ns()
     return now += 1000;
 }
 
-DEVICE void pause_wait()
+DEVICE void pause_wait(bool)
 {
     emulated::yield();
 }
