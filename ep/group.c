@@ -324,15 +324,13 @@ struct way {
 };
 
 /* The ways that a configuration allows, the one to prefer first. */
-static uint32_t list_ways(const struct strait_ep_config *config, struct way ways[3])
+static uint32_t list_ways(const struct strait_ep_config *config, struct way ways[2])
 {
     const bool gpus = config->memory == STRAIT_EP_CUDA, coded = config->coding == STRAIT_EP_CODED;
     uint32_t count = 0;
 
     if (gpus)
         ways[count++] = (struct way){true, coded};
-    if (gpus && config->coding == STRAIT_EP_AUTO)
-        ways[count++] = (struct way){false, true};
     ways[count++] = (struct way){false, coded};
     return count;
 }
@@ -342,7 +340,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
 {
     enum strait_status status = STRAIT_ERR_UNSUPPORTED;
     const char *why = NULL;
-    struct way ways[3];
+    struct way ways[2];
 
     group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : find_plugin(&why);
     const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);

@@ -78,8 +78,8 @@ enum strait_ep_memory {
     STRAIT_EP_CUDA = 1, /* of the device that is current when the group is made */
 };
 
-/* Whether rows are compressed on their way. AUTO: where they go through host memory, since the GPUs do not reach each
- * other; by NVLink and PCIe peer access, and on processors, they are not. */
+/* Whether rows are compressed on their way. AUTO: they are not, as on no link that there is for them was that measured
+ * to be faster (docs/expert-parallel.md). */
 enum strait_ep_coding { STRAIT_EP_AUTO = 0, STRAIT_EP_RAW = 1, STRAIT_EP_CODED = 2 };
 
 /* What happens to tokens beyond receive_max (HT). TRAP: an error that strait_ep_async_error tells, the group is of no
