@@ -229,8 +229,8 @@ enum strait_caching {
     STRAIT_CACHING_KEEP = 1, /* the output is read soon, on this processor: by a network stack or another process */
     STRAIT_CACHING_PASS = 2, /* the output is read later, or by a device */
     /* "cuda", for a chunk whose dst lies behind a link, in memory of another GPU or of the host: blocks leave as whole
-     * lines, and
-     * results are written as early as possible. Into the GPU's own memory, this would cost 10 % of the speed. */
+     * lines, and results are written as early as possible. Into the GPU's own memory, this would cost 10 % of the
+     * speed. */
     STRAIT_CACHING_LINK = 3,
 };
 
