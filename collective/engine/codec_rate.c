@@ -92,7 +92,8 @@ static bool trial_of(struct trial *trial, struct coll_ccomm *ccomm, size_t bytes
 static bool run(const struct trial *trial, bool encoding)
 {
     const struct coll_ccomm *ccomm = trial->ccomm;
-    const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_BASE, NULL};
+    const struct strait_encode_params params = {
+        .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_BASE, .codebook = NULL};
     const struct strait_run with = {.size = sizeof(with),
                                     .scratch = trial->scratch,
                                     .scratch_size = trial->scratch_size,

@@ -303,7 +303,8 @@ static struct strait_run run_of(const struct coll_op *op, const struct plan *pla
 
 static bool encode(const struct coll_op *op, const struct plan *plan, uint8_t *memory)
 {
-    const struct strait_encode_params params = {sizeof(params), plan->layout.element, STRAIT_MODE_BASE, NULL};
+    const struct strait_encode_params params = {
+        .size = sizeof(params), .element = plan->layout.element, .mode = STRAIT_MODE_BASE, .codebook = NULL};
     const struct strait_run run = run_of(op, plan, memory, op->head);
     struct codec_list list;
     if (!plan_list(&list, plan, memory, true))

@@ -272,7 +272,8 @@ static void fill_layout(struct layout *layout, const uint8_t *data, size_t size,
 
 static void check_short_buffer(const struct asked *asked, const struct layout *src)
 {
-    struct strait_encode_params params = {sizeof(params), asked->element, asked->mode, asked->codebook};
+    struct strait_encode_params params = {
+        .size = sizeof(params), .element = asked->element, .mode = asked->mode, .codebook = asked->codebook};
     struct verdict verdict;
     struct strait_run run = verdict_begin(&verdict);
     uint8_t byte;

@@ -136,7 +136,8 @@ void many_blocks(const struct device *device)
     struct pool *pool = make_pool();
     struct strait_run run = device_run(device, NULL);
     for (int m = 0; m < COUNT(modes); m++) {
-        const struct strait_encode_params params = {sizeof(params), modes[m].element, modes[m].mode, device->codebook};
+        const struct strait_encode_params params = {
+            .size = sizeof(params), .element = modes[m].element, .mode = modes[m].mode, .codebook = device->codebook};
         for (int turn = 0; turn < POOL_RUNS; turn++) {
             require_cuda(cudaMemset(pool->chunks, CANARY, CHUNKS * pool->room));
             require_cuda(cudaMemset(pool->target, CANARY, POOL_BYTES));
@@ -354,8 +355,10 @@ static bool encode(const struct times *times, const struct timed *what)
 {
     const struct strait_region region = region_of(times, times->source);
     const struct strait_pages pages = {.regions = &region, .region_count = 1, .id_count = region.page_count};
-    const struct strait_encode_params params = {sizeof(params), what->element, what->mode,
-                                                what->no_set ? NULL : times->device->codebook};
+    const struct strait_encode_params params = {.size = sizeof(params),
+                                                .element = what->element,
+                                                .mode = what->mode,
+                                                .codebook = what->no_set ? NULL : times->device->codebook};
     return strait_encode(times->device->codec, &params, times->chunk, times->room, &pages, &times->run) == STRAIT_OK;
 }
 

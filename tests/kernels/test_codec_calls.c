@@ -146,7 +146,8 @@ static void call_init(void)
                                          .row_bytes = 1024,
                                          .table = 1};
     call.pages = (struct strait_pages){.regions = &call.region, .region_count = 1, .id_count = 2};
-    call.params = (struct strait_encode_params){sizeof(call.params), STRAIT_ELEMENT_BF16, STRAIT_MODE_AUTO, codebook};
+    call.params = (struct strait_encode_params){
+        .size = sizeof(call.params), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_AUTO, .codebook = codebook};
     call.result.status = STATUS_UNSET;
     call.run = (struct strait_run){.size = sizeof(call.run),
                                    .result = &call.result,
@@ -331,7 +332,8 @@ static void batch_setup(void)
     struct rng rng = rng_init(1);
     uint8_t ranking[256];
     codebook = test_codebook();
-    params = (struct strait_encode_params){sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    params = (struct strait_encode_params){
+        .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_TIERED, .codebook = codebook};
     for (uint32_t i = 0; i < ITEMS; i++) {
         test_ranking(ranking, i);
         fill_pattern(&rng, PATTERN_FALLING, ranking, batch_pages[i], sizeof(batch_pages[i]));
@@ -543,7 +545,8 @@ TEST(statistics_are_added_to_and_tables_beyond_are_not_counted)
 {
     const struct shape shapes[] = {{.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 1},
                                    {.page_count = 1, .rows = 1, .row_bytes = 4000, .table = 2}};
-    const struct strait_encode_params tiered = {sizeof(tiered), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    const struct strait_encode_params tiered = {
+        .size = sizeof(tiered), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_TIERED, .codebook = codebook};
     struct strait_class_stats stats[3] = {{1, 2}, {3, 4}, {5, 6}};
     struct strait_result result;
     struct strait_run run = {.size = sizeof(run), .result = &result, .class_stats = stats, .class_count = 2};
@@ -571,7 +574,8 @@ TEST_LOOP(scratch_and_caching_change_no_byte, variant_count())
     guarded_init(&out, strait_encode_bound(&src.pages));
     for (int mode = STRAIT_MODE_RAW; mode <= STRAIT_MODE_TIERED; mode++) {
         const struct asked asked = {codebook, STRAIT_ELEMENT_BF16, (enum strait_mode)mode};
-        const struct strait_encode_params coded = {sizeof(coded), asked.element, asked.mode, codebook};
+        const struct strait_encode_params coded = {
+            .size = sizeof(coded), .element = asked.element, .mode = asked.mode, .codebook = codebook};
         struct verdict first, verdict;
         uint8_t *chunk = encode_layout(codec, &asked, &src, &first);
         for (uint32_t k = 0; k < 2 * (STRAIT_CACHING_LINK + 2); k++) {
@@ -613,7 +617,8 @@ static uint64_t raw_chunk_bytes(uint64_t pages, uint64_t page_bytes)
 
 TEST_LOOP(a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, COUNT(buffer_shapes))
 {
-    const struct strait_encode_params raw = {sizeof(raw), STRAIT_ELEMENT_BF16, STRAIT_MODE_RAW, codebook};
+    const struct strait_encode_params raw = {
+        .size = sizeof(raw), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_RAW, .codebook = codebook};
     const struct shape *shape = &buffer_shapes[_i];
     struct verdict verdict;
     runs_init(shape, 1, PATTERN_NOISE);
@@ -633,7 +638,8 @@ TEST_LOOP(a_buffer_of_exactly_the_bound_is_enough_and_one_byte_less_is_not, COUN
 
 TEST_LOOP(chunks_may_lie_at_any_address, variant_count())
 {
-    const struct strait_encode_params tiered = {sizeof(tiered), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    const struct strait_encode_params tiered = {
+        .size = sizeof(tiered), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_TIERED, .codebook = codebook};
     const struct shape shapes[] = {{.page_count = 2, .rows = 1, .row_bytes = 20003, .page_gap = 1, .table = 1},
                                    {.page_count = 2, .rows = 1, .row_bytes = 300, .table = 2}};
     const struct strait_codec *codec = variant(_i);

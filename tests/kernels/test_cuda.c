@@ -405,7 +405,8 @@ static void many_regions(void)
     }
     struct strait_pages pages = {.regions = regions, .region_count = REGIONS, .id_count = 1}, far = pages;
     far.regions = there;
-    struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    struct strait_encode_params params = {
+        .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_TIERED, .codebook = codebook};
     struct strait_result result, *cuda;
     struct strait_run run = {.size = sizeof(run), .result = &result};
     uint64_t bound = strait_encode_bound(&pages);
@@ -467,7 +468,11 @@ static void absent_pages(void)
     require((expected = malloc(bound)) != NULL && (got = malloc(bound)) != NULL);
     for (int m = 0; m < COUNT(asked_modes); m++) {
         const struct asked asked = ask((size_t)m);
-        struct strait_encode_params params = {sizeof(params), asked.element, asked.mode, asked.codebook, zeroes};
+        struct strait_encode_params params = {.size = sizeof(params),
+                                              .element = asked.element,
+                                              .mode = asked.mode,
+                                              .codebook = asked.codebook,
+                                              .absent = zeroes};
         struct strait_run run = {.size = sizeof(run), .result = &result};
         require(strait_encode(variant(0), &params, expected, bound, &pages, &run) == STRAIT_OK);
         require_cuda(cudaMemset(chunk, CANARY, bound));

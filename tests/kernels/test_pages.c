@@ -152,7 +152,8 @@ END_TEST
 /* A row that is read again and again: encoders only read. */
 START_TEST(rows_of_a_source_may_overlap)
 {
-    const struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, STRAIT_MODE_TIERED, codebook};
+    const struct strait_encode_params params = {
+        .size = sizeof(params), .element = STRAIT_ELEMENT_BF16, .mode = STRAIT_MODE_TIERED, .codebook = codebook};
     uint8_t rows[3 * 1000], flat[20 * 1000], made[2][24000];
     uint64_t size[2];
     struct rng rng = rng_init(52);
@@ -384,7 +385,11 @@ START_TEST(what_stands_for_absent_pages_is_encoded_in_their_places)
         {.base = there, .page_stride = BYTES, .page_count = 2, .rows = 1, .row_bytes = BYTES},
         {.base = whole, .page_stride = BYTES, .page_count = PAGES, .rows = 1, .row_bytes = BYTES}};
     const struct strait_pages lists[] = {{&regions[0], listed, 1, PAGES}, {&regions[1], NULL, 1, PAGES}};
-    struct strait_encode_params params = {sizeof(params), STRAIT_ELEMENT_BF16, modes[_i / 2], codebook, absent};
+    struct strait_encode_params params = {.size = sizeof(params),
+                                          .element = STRAIT_ELEMENT_BF16,
+                                          .mode = modes[_i / 2],
+                                          .codebook = codebook,
+                                          .absent = absent};
     for (int v = 0; v < variant_count(); v++) {
         uint64_t size[2];
         for (int i = 0; i < 2; i++) {
