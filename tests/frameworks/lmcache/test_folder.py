@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("lmcache", reason="lmcache is not installed")
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 
 import strait
 from conftest import PATHS
