@@ -38,7 +38,7 @@ import secrets
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -47,7 +47,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from lmcache.lmcache_native import Bitmap
 from lmcache.logging import init_logger
-from lmcache.v1.distributed.api import MemoryLayoutDesc, ObjectKey
+from lmcache.v1.distributed.api import KeyEntry, KeyListPage, MemoryLayoutDesc, ObjectKey
 from lmcache.v1.distributed.internal_api import L2AdapterListener, L2StoreResult
 from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.distributed.serde.async_processor import AsyncSerdeProcessor
@@ -153,7 +153,7 @@ class Stored(NamedTuple):
 
     path: Path
     size: int
-    used: float  # when it was stored or loaded last
+    used: int  # when it was stored or loaded last, in ns
 
 
 def _key_of(name: str) -> ObjectKey | None:
@@ -214,8 +214,9 @@ class Files:
             name = "~" + hashlib.blake2b(name.encode(), digest_size=32).hexdigest()
         return self.folder / key.chunk_hash[:1].hex() / (name + _SUFFIX)
 
-    def key_of(self, path: Path) -> ObjectKey | None:
-        """The key of an object's file, by its name or its header; None: it is none, or gone."""
+    def key_of(self, path: Path, own: bool = False) -> ObjectKey | None:
+        """The key of an object's file, by its name or its header; None: it is none, or gone, or with `own` one of
+        another codebook set."""
         name = path.name.removesuffix(_SUFFIX)
         if name.startswith("~"):
             try:
@@ -225,10 +226,10 @@ class Files:
                 name = _parse_header(np.frombuffer(head + rest, np.uint8))[0]["key"]
             except (OSError, ValueError, KeyError, TypeError, OverflowError, MemoryError, struct.error):
                 return None
-        return _key_of(name)
+        return None if own and not name.endswith("@" + self._set.hex()) else _key_of(name)
 
-    def store(self, key: ObjectKey, obj: Any) -> int:
-        """Writes the object, and returns the file's length; 0: it was there. OSError."""
+    def store(self, key: ObjectKey, obj: Any, used: int) -> int:
+        """Writes the object, used at that time (ns), and returns the file's length; 0: it was there. OSError."""
         path = self.path_of(key)
         if path.exists():
             return 0
@@ -243,8 +244,9 @@ class Files:
         try:
             with file:
                 file.writelines([head, hashlib.blake2b(head, digest_size=_DIGEST).digest(), *chunks])
+                file.flush()
+                _set_used(file.fileno(), used)
                 if self.sync:
-                    file.flush()
                     os.fsync(file.fileno())
                 size = file.tell()
             temporary.replace(path)
@@ -255,8 +257,9 @@ class Files:
             raise
         return size
 
-    def load(self, key: ObjectKey, obj: Any, descriptor: int) -> None:
-        """Fills the object from an open file. OSError; MismatchError; ValueError, strait.Error: the file is damaged."""
+    def load(self, key: ObjectKey, obj: Any, descriptor: int, used: int) -> None:
+        """Fills the object from an open file, used at that time (ns). OSError; MismatchError; ValueError, strait.Error:
+        the file is damaged."""
         data = _read(descriptor)
         out = np.frombuffer(obj.byte_array, np.uint8)
         described, object_bytes, begin = _parse_header(data)
@@ -268,10 +271,7 @@ class Files:
         self.coder.decode(data[begin:], described["chunks"], out[:object_bytes])
         if shorter:
             obj.set_used_size(object_bytes)
-        try:
-            os.utime(descriptor)
-        except OSError:  # of a folder that can be read only: what has been used is not known then
-            pass
+        _set_used(descriptor, used)
 
     def all(self) -> list[Stored]:
         """What is in the folder, whoever stored it; the one that was used longest ago first."""
@@ -281,8 +281,25 @@ class Files:
                 status = path.stat()
             except FileNotFoundError:
                 continue
-            found.append(Stored(path, status.st_size, status.st_mtime))
+            found.append(Stored(path, status.st_size, status.st_mtime_ns))
         return sorted(found, key=lambda stored: stored.used)
+
+    def after(self, place: str) -> Iterator[tuple[str, Path]]:
+        """The files behind a place in the order of their names, and the place of each."""
+        first, _, last = place.partition("/")
+        for folder in sorted(entry.name for entry in self.folder.iterdir() if len(entry.name) == 2):
+            if folder < first:
+                continue
+            for path in sorted((self.folder / folder).glob("*" + _SUFFIX)):
+                if (folder, path.name) > (first, last):
+                    yield f"{folder}/{path.name}", path
+
+
+def _set_used(descriptor: int, used: int) -> None:
+    try:
+        os.utime(descriptor, ns=(used, used))
+    except OSError:  # of a folder that can be read only: what has been used is not known then
+        pass
 
 
 def _sync_folder(folder: Path) -> None:
@@ -326,6 +343,13 @@ class _Task:
         self.number, self.keys, self.left = number, keys, len(keys)
         self.failed, self.bytes = False, 0
         self.bitmap = Bitmap(len(keys))
+        self.stored: dict[int, int] = {}  # bytes of the files that it has written
+        self.begun = time.time_ns()
+
+    def used(self, i: int) -> int:
+        """When its i-th file is said to be used: of a request's keys the later ones go first, as nothing finds them
+        without the earlier ones."""
+        return self.begun - 1000 * i
 
 
 class _Lock:
@@ -437,7 +461,7 @@ class FileAdapter(L2AdapterInterface):
     def submit_store_task(self, keys: list[ObjectKey], objects: list[Any]) -> int:
         def work(task: _Task, i: int) -> None:
             try:
-                size = self._files.store(keys[i], objects[i])
+                size = self._files.store(keys[i], objects[i], task.used(i))
             except (OSError, ValueError, Error) as failure:
                 self._complain("cannot store", self._files.path_of(keys[i]), failure)
                 task.failed = True
@@ -445,10 +469,13 @@ class FileAdapter(L2AdapterInterface):
             if size:
                 with self._lock:
                     task.bytes += size
-                self._count([(self._files.path_of(keys[i]), keys[i], size)])
+                    task.stored[i] = size
 
         def end(task: _Task) -> None:
-            if task.bytes:
+            if task.stored:
+                last_first = sorted(task.stored.items(), reverse=True)
+                new = [(self._files.path_of(keys[i]), keys[i], size) for i, size in last_first]
+                self._count([stored for stored in new if stored[0].exists()])
                 self._evict()
 
         def keep(task: _Task) -> None:
@@ -522,13 +549,14 @@ class FileAdapter(L2AdapterInterface):
                     self._complain("cannot open", path, failure)
                 return
             try:
-                self._files.load(keys[i], objects[i], descriptor)
+                self._files.load(keys[i], objects[i], descriptor, task.used(i))
             except (OSError, MismatchError) as failure:
                 self._complain("cannot load", path, failure)
                 return
             except (ValueError, KeyError, TypeError, Error) as failure:
                 self._complain("removes", path, failure)
-                self._remove(path, os.fstat(descriptor))
+                if self._remove(path, os.fstat(descriptor)):
+                    self._uncount([path])
                 return
             finally:
                 os.close(descriptor)
@@ -575,11 +603,13 @@ class FileAdapter(L2AdapterInterface):
             logger.exception("strait.lmcache: a listener failed")
 
     def _count(self, found: list[tuple[Path, ObjectKey, int]]) -> None:
-        """Tells LMCache of files that it has not been told of."""
+        """Tells LMCache of files that it has not been told of; that of the longest ago first. Its policies read what
+        they are told at once from the end."""
         with self._lock:
             new = [(path, key, size) for path, key, size in found if path not in self._counted]
             self._counted.update((path, (key, size)) for path, key, size in new)
         if new:
+            new.reverse()
             self._tell(self._notify_keys_stored, [key for _, key, _ in new], [size for _, _, size in new])
 
     def _uncount(self, paths: list[Path]) -> None:
@@ -611,7 +641,6 @@ class FileAdapter(L2AdapterInterface):
         except OSError as failure:
             self._complain("cannot remove", path, failure)
             return False
-        self._uncount([path])
         return True
 
     def _is_locked(self, path: Path) -> bool:
@@ -629,11 +658,14 @@ class FileAdapter(L2AdapterInterface):
             left = sum(stored.size for stored in files)
             if left <= self._capacity:
                 return
+            gone = []
             for stored in files:
                 if left <= self._capacity * _FULL_TO:
                     break
                 if not self._is_locked(stored.path) and self._remove(stored.path):
                     left -= stored.size
+                    gone.append(stored.path)
+            self._uncount(gone)
         finally:
             self._evicting.release()
 
@@ -648,10 +680,32 @@ class FileAdapter(L2AdapterInterface):
         return True
 
     def delete(self, keys: list[ObjectKey]) -> None:
-        for key in keys:
-            path = self._files.path_of(key)
-            if not self._is_locked(path):
-                self._remove(path)
+        paths = [self._files.path_of(key) for key in keys]
+        self._uncount([path for path in paths if not self._is_locked(path) and self._remove(path)])
+
+    def list_l2_keys(
+        self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
+    ) -> KeyListPage:
+        """What this process would find in the folder, whoever stored it, with the bytes of the files; at most 1000
+        keys at once. The cursor is the place of the last file of the page before."""
+        if page_size <= 0:
+            raise ValueError(f"page_size is positive, not {page_size}")
+        if cursor is not None and "/" not in cursor:
+            raise ValueError(f"{cursor!r} is no cursor")
+        entries: list[KeyEntry] = []
+        place = cursor or ""
+        for at, path in self._files.after(place):
+            key = self._files.key_of(path, own=True)
+            if key is None or model_name not in (None, key.model_name):
+                continue
+            if len(entries) == min(page_size, 1000):
+                return KeyListPage(tuple(entries), place)
+            try:
+                entries.append(KeyEntry(key.to_encoded_object_key(), path.stat().st_size))
+            except FileNotFoundError:
+                continue
+            place = at
+        return KeyListPage(tuple(entries), None)
 
     # ---- The rest
 

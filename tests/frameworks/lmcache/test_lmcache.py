@@ -1,9 +1,6 @@
 """The adapter and the serde with LMCache's own classes: its storage manager, factories, wrapper and memory objects."""
 
 import os
-import select
-import subprocess
-import sys
 import threading
 import time
 
@@ -13,9 +10,7 @@ import pytest
 pytest.importorskip("lmcache", reason="lmcache is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-import strait
-from conftest import HERE
-from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, ObjectKey, PrefetchTaskSpec
+from lmcache.v1.distributed.api import GroupedObjectKeys, MemoryLayoutDesc, PrefetchTaskSpec
 from lmcache.v1.distributed.config import (
     EvictionConfig,
     L1ManagerConfig,
@@ -25,125 +20,19 @@ from lmcache.v1.distributed.config import (
 from lmcache.v1.distributed.internal_api import L2AdapterListener
 from lmcache.v1.distributed.l2_adapters.config import L2AdaptersConfig
 from lmcache.v1.distributed.l2_adapters.factory import create_l2_adapter_from_registry
-from lmcache.v1.distributed.l2_adapters.plugin_l2_adapter import PluginL2AdapterConfig
 from lmcache.v1.distributed.serde.base import SerdeConfig
 from lmcache.v1.distributed.serde.factory import create_serde_processor
 from lmcache.v1.distributed.storage_controllers.eviction_controller import L2AdapterEvictionState
 from lmcache.v1.distributed.storage_manager import StorageManager
-from lmcache.v1.memory_management import BytesBufferMemoryObj, MemoryFormat, MemoryObjMetadata, TensorMemoryObj
+from lmcache.v1.memory_management import BytesBufferMemoryObj, MemoryObjMetadata, TensorMemoryObj
+from rig import BYTES, SHAPE, Adapter, config_of, file_of, key_of, object_of, until, values_of
 from strait.lmcache import Coder, register_serde
-
-SHAPE = (2, 4, 64, 128)
-BYTES = int(np.prod(SHAPE)) * 2
-RANK = ObjectKey.ComputeKVRank(1, 0, 1, 0)
-
-
-def key_of(number, model="meta/llama 8b", salt=""):
-    return ObjectKey(number.to_bytes(8, "big"), model, RANK, 0, salt)
-
-
-def values_of(number, count=BYTES // 2):
-    values = np.random.default_rng(number).standard_normal(count, np.float32)
-    return (values.view(np.uint32) >> 16).astype(np.uint16)
-
-
-def object_of(values=None, shape=SHAPE, dtype=torch.bfloat16):
-    size = int(np.prod(shape)) * dtype.itemsize
-    raw = torch.zeros(size, dtype=torch.uint8)
-    if values is not None:
-        raw[:] = torch.from_numpy(values.view(np.uint8).reshape(-1).copy())
-    meta = MemoryObjMetadata(
-        shape=torch.Size(shape),
-        dtype=dtype,
-        address=0,
-        phy_size=size,
-        ref_count=1,
-        fmt=MemoryFormat.KV_2LTD,
-        shapes=[torch.Size(shape)],
-        dtypes=[dtype],
-    )
-    return TensorMemoryObj(raw, meta, None)
-
-
-@pytest.fixture(scope="session")
-def codebook(tmp_path_factory):
-    path = tmp_path_factory.mktemp("set") / "codebook"
-    strait.calibrate({"kv": values_of(99, 400000)}).save(path)
-    return path
 
 
 @pytest.fixture(scope="session")
 def serde():
     register_serde()
     return "strait"
-
-
-def config_of(folder, **params):
-    return PluginL2AdapterConfig.from_dict(
-        {
-            "module_path": "strait.lmcache",
-            "class_name": "FileAdapter",
-            "adapter_params": {"folder": str(folder), **params},
-        }
-    )
-
-
-class Adapter:
-    """An adapter that LMCache's factory has made, and its tasks as calls that wait."""
-
-    def __init__(self, folder, **params):
-        self.real = create_l2_adapter_from_registry(config_of(folder, **params))
-        fds = [self.real.get_store_event_fd(), self.real.get_lookup_and_lock_event_fd(), self.real.get_load_event_fd()]
-        assert len(set(fds)) == 3
-        self.fds = fds
-
-    def wait(self, which, ask):
-        end = time.monotonic() + 30
-        while (answer := ask()) is None:
-            assert time.monotonic() < end
-            select.select([self.fds[which]], [], [], 0.2)
-        return answer
-
-    def store(self, keys, objects):
-        task, done = self.real.submit_store_task(keys, objects), {}
-
-        def ask():
-            done.update(self.real.pop_completed_store_tasks())
-            return done.get(task)
-
-        return self.wait(0, ask)
-
-    def lookup(self, keys):
-        task = self.real.submit_lookup_and_lock_task(keys, {})
-        return self.wait(1, lambda: self.real.query_lookup_and_lock_result(task)).get_indices_list()
-
-    def load(self, keys, objects):
-        task = self.real.submit_load_task(keys, objects)
-        return self.wait(2, lambda: self.real.query_load_result(task)).get_indices_list()
-
-    def put(self, *numbers):
-        result = self.store([key_of(n) for n in numbers], [object_of(values_of(n)) for n in numbers])
-        assert result.is_successful()
-        return result.bytes_transferred()
-
-    def get(self, *numbers):
-        """Numbers of the objects that came back, each compared."""
-        objects = [object_of() for _ in numbers]
-        found = self.load([key_of(n) for n in numbers], objects)
-        for i in found:
-            assert (objects[i].raw_data.numpy().view(np.uint16) == values_of(numbers[i])).all()
-        return [numbers[i] for i in found]
-
-
-@pytest.fixture
-def adapter(tmp_path, codebook):
-    adapter = Adapter(tmp_path / "kv", codebook=str(codebook))
-    yield adapter
-    adapter.real.close()
-
-
-def file_of(adapter, number):
-    return adapter.real._files.path_of(key_of(number))
 
 
 # ---- Storing and loading --------------------------------------------------------------------------------------------
@@ -363,24 +252,6 @@ def test_a_lookup_that_fails_locks_nothing(adapter):
     assert adapter.get(1) == []
 
 
-def test_another_codebook_is_a_miss(tmp_path, codebook):
-    first = Adapter(tmp_path / "kv", codebook=str(codebook))
-    first.put(1)
-    first.real.close()
-    other = tmp_path / "other"
-    strait.calibrate({"kv": np.full(1000, 0x1234, np.uint16)}).save(other)
-    for params in ({"codebook": str(other)}, {}):
-        second = Adapter(tmp_path / "kv", **params)
-        assert second.get(1) == []
-        second.put(1)
-        assert second.get(1) == [1]
-        second.real.close()
-    first = Adapter(tmp_path / "kv", codebook=str(codebook))  # what it has stored is still there
-    assert first.get(1) == [1] and first.put(1) == 0
-    assert first.real.get_usage().total_bytes_used == sum(p.stat().st_size for p in tmp_path.glob("kv/*/*.strait"))
-    first.real.close()
-
-
 @pytest.mark.parametrize(
     "params, text",
     [
@@ -394,25 +265,6 @@ def test_another_codebook_is_a_miss(tmp_path, codebook):
 def test_parameters_are_checked(tmp_path, params, text):
     with pytest.raises((ValueError, OSError), match=text):
         create_l2_adapter_from_registry(config_of(**{"folder": tmp_path, **params}))
-
-
-def test_a_full_disk_fails_the_store_and_nothing_else(tmp_path, codebook):
-    script = f"""
-import resource, signal, sys
-sys.path[:0] = {[str(HERE), str(HERE.parents[2] / "python" / "tests"), *sys.path]!r}
-from test_lmcache import *
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-adapter = Adapter({str(tmp_path / "kv")!r}, codebook={str(codebook)!r})
-adapter.put(1)
-resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
-assert not adapter.store([key_of(2), key_of(3)], [object_of(values_of(2)), object_of(values_of(3))]).is_successful()
-assert adapter.get(1, 2, 3) == [1]
-assert not list(adapter.real._files.folder.glob("*/.tmp*"))
-adapter.real.close()
-print("fine")
-"""
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert ran.stdout.endswith("fine\n"), ran.stderr[-3000:]
 
 
 # ---- Room ------------------------------------------------------------------------------------------------------------
@@ -499,54 +351,6 @@ def test_a_lock_counts(adapter):
     assert adapter.get(1) == [1]
 
 
-WRITER = """
-import sys
-sys.path[:0] = sys.argv[4:]
-from test_lmcache import *
-adapter = Adapter(sys.argv[1], codebook=sys.argv[2], capacity_gb=6 * BYTES * 0.68 / (1 << 30))
-chance = np.random.default_rng(int(sys.argv[3]))
-for _ in range(60):
-    number = int(chance.integers(20))
-    adapter.put(number)
-    assert adapter.get(*chance.integers(20, size=4).tolist()) is not None
-adapter.real.close()
-print("fine")
-"""
-
-
-def test_two_processes_share_a_folder(tmp_path, codebook):
-    paths = [str(HERE), str(HERE.parents[2] / "python" / "tests"), *sys.path]
-    writers = [
-        subprocess.Popen(
-            [sys.executable, "-c", WRITER, str(tmp_path), str(codebook), str(seed), *paths],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for seed in (1, 2)
-    ]
-    assert [writer.communicate(timeout=120)[0][-5:] for writer in writers] == ["fine\n", "fine\n"]
-    assert not list(tmp_path.glob("*/.tmp*"))
-
-
-def test_a_writer_that_is_killed_leaves_whole_objects(tmp_path, codebook):
-    paths = [str(HERE), str(HERE.parents[2] / "python" / "tests"), *sys.path]
-    script = WRITER.replace("range(60)", "range(10**6)")
-    adapter = Adapter(tmp_path, codebook=str(codebook))
-    for seed in range(3):
-        writer = subprocess.Popen([sys.executable, "-c", script, str(tmp_path), str(codebook), str(seed), *paths])
-        until(lambda: len(list(tmp_path.glob("*/*.strait"))) > 2)
-        time.sleep(0.05 * seed)
-        writer.kill()
-        writer.wait()
-        there = [n for n in range(20) if file_of(adapter, n).exists()]
-        assert there and sorted(adapter.get(*there)) == there
-    for left in tmp_path.glob("*/.tmp*"):
-        os.utime(left, (1, 1))
-    Adapter(tmp_path, codebook=str(codebook)).real.close()
-    assert not list(tmp_path.glob("*/.tmp*"))
-    adapter.real.close()
-
-
 def test_threads_store_load_and_evict_at_once(tmp_path, codebook):
     adapter = Adapter(tmp_path, codebook=str(codebook), capacity_gb=8 * BYTES * 0.68 / (1 << 30), workers=4)
     failures = []
@@ -591,13 +395,6 @@ def manager_of(adapter_config):
             l2_adapter_config=L2AdaptersConfig(adapters=[adapter_config]),
         )
     )
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_the_storage_manager_stores_and_prefetches(tmp_path, codebook):
