@@ -251,6 +251,13 @@ static bool launch(struct rank *rank)
     return rank->graph != NULL ? step->place->launch(rank->graph, step->stream) : run_steps(rank, false);
 }
 
+static void drop_graph(struct rank *rank)
+{
+    if (rank->graph != NULL)
+        rank->step.place->drop(rank->graph);
+    rank->graph = NULL;
+}
+
 /* All ranks have a graph, or none. */
 static bool capture(struct rank *rank)
 {
@@ -266,14 +273,14 @@ static bool capture(struct rank *rank)
         const bool good = run_steps(rank, true);
         rank->graph = step->place->captured(step->stream);
         if (!good)
-            rank->graph = NULL;
+            drop_graph(rank);
     }
     if (rank->graph == NULL)
         shared->uncaptured = true;
     if (!wait_all())
         return false;
     if (shared->uncaptured)
-        rank->graph = NULL;
+        drop_graph(rank);
     return true;
 }
 
@@ -349,8 +356,12 @@ static bool run_rank(void *context, unsigned number)
         shared->barrier.failed = true;
         return false;
     }
+    drop_graph(rank);
     nepb_step_close(&rank->step);
     const bool good = wait_all() && nccl_good(rank, rank->nccl.CommDestroy(rank->step.comm), "ncclCommDestroy");
+    for (uint64_t i = 0; i < options.steps * PHASES; i++)
+        free(rank->events[i]);
+    free(rank->events);
     free(rank);
     return good;
 }

@@ -65,6 +65,7 @@ struct nepb_place {
     bool (*capture)(nep_stream stream);
     struct nepb_graph *(*captured)(nep_stream stream);
     bool (*launch)(struct nepb_graph *graph, nep_stream stream);
+    bool (*drop)(struct nepb_graph *graph); /* NCCL waits for graphs with its calls before a communicator ends */
 };
 
 extern const struct nepb_place nepb_host, nepb_device;

@@ -109,7 +109,9 @@ static struct {
     int (*StreamBeginCapture)(nep_stream stream, int mode);
     int (*StreamEndCapture)(nep_stream stream, void **graph);
     int (*GraphInstantiateWithFlags)(void **made, void *graph, unsigned long long flags);
+    int (*GraphDestroy)(void *graph);
     int (*GraphLaunch)(void *graph, nep_stream stream);
+    int (*GraphExecDestroy)(void *graph);
     int (*GetErrorName)(int error, const char **name);
 } cuda;
 
@@ -135,7 +137,9 @@ static const struct {
     {"cuStreamBeginCapture_v2", (void **)&cuda.StreamBeginCapture},
     {"cuStreamEndCapture", (void **)&cuda.StreamEndCapture},
     {"cuGraphInstantiateWithFlags", (void **)&cuda.GraphInstantiateWithFlags},
+    {"cuGraphDestroy", (void **)&cuda.GraphDestroy},
     {"cuGraphLaunch", (void **)&cuda.GraphLaunch},
+    {"cuGraphExecDestroy", (void **)&cuda.GraphExecDestroy},
     {"cuGetErrorName", (void **)&cuda.GetErrorName},
 };
 
@@ -252,14 +256,20 @@ static struct nepb_graph *device_captured(nep_stream stream)
 {
     void *graph = NULL, *made = NULL;
 
-    if (!CALL(StreamEndCapture, stream, &graph) || !CALL(GraphInstantiateWithFlags, &made, graph, 0))
-        return NULL;
-    return made;
+    const bool made_good = CALL(StreamEndCapture, stream, &graph) && CALL(GraphInstantiateWithFlags, &made, graph, 0);
+    if (graph != NULL)
+        CALL(GraphDestroy, graph);
+    return made_good ? made : NULL;
 }
 
 static bool device_launch(struct nepb_graph *graph, nep_stream stream)
 {
     return CALL(GraphLaunch, graph, stream);
+}
+
+static bool device_drop(struct nepb_graph *graph)
+{
+    return CALL(GraphExecDestroy, graph);
 }
 
 const struct nepb_place nepb_device = {
@@ -277,4 +287,5 @@ const struct nepb_place nepb_device = {
     .capture = device_capture,
     .captured = device_captured,
     .launch = device_launch,
+    .drop = device_drop,
 };
