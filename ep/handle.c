@@ -237,7 +237,7 @@ static bool dispatch_good(const struct strait_ep_handle *handle, const struct st
     const bool empty = handle->tokens == 0; /* tensors of no tokens may be NULL */
 
     if (in->size < sizeof(*in) || out->size < sizeof(*out) || !handle->routed ||
-        (flags & ~(uint32_t)(STRAIT_EP_SEND_ONLY | STRAIT_EP_GLOBAL_IDS)) != 0 ||
+        (flags & ~(uint32_t)(STRAIT_EP_SEND_ONLY | STRAIT_EP_GLOBAL_IDS | STRAIT_EP_WIDE_IDS)) != 0 ||
         (!low_latency && (flags & STRAIT_EP_SEND_ONLY) != 0))
         return false;
     if (!rows_good(group, &in->tokens) || !rows_good(group, &out->tokens) || !same_rows(&in->tokens, &out->tokens) ||
@@ -293,6 +293,7 @@ static struct ep_receive_args receive_of(const struct strait_ep_handle *handle,
         .row_count = out->rows,
         .type = out->tokens.type,
         .global_ids = (flags & STRAIT_EP_GLOBAL_IDS) != 0,
+        .wide_ids = (flags & STRAIT_EP_WIDE_IDS) != 0,
     };
 }
 

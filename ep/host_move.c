@@ -154,8 +154,13 @@ static void give_numbers(const struct ep_receive_args *args, const int32_t *numb
     const uint32_t topk = args->handle.topk;
     const int32_t first = args->global_ids ? (int32_t)(args->group.rank * args->group.local_experts) : 0;
 
-    for (uint32_t k = 0; k < topk; k++)
-        args->topk[row * topk + k] = numbers[k] >= 0 ? first + numbers[k] : -1;
+    for (uint32_t k = 0; k < topk; k++) {
+        const int32_t number = numbers[k] >= 0 ? first + numbers[k] : -1;
+        if (args->wide_ids)
+            ((int64_t *)args->topk)[row * topk + k] = number;
+        else
+            ((int32_t *)args->topk)[row * topk + k] = number;
+    }
 }
 
 /* Outputs of a record, FLAT and RANK_MAJOR: slots are rows. */

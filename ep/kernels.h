@@ -287,13 +287,13 @@ struct ep_receive_args {
     uint8_t *rows; /* NULL: they are in place (FLAT, announced) */
     float *weights;
     uint8_t *scales;
-    int32_t *topk;          /* local numbers; with global_ids global ones; -1: of another rank */
+    void *topk; /* local numbers; with global_ids global ones; -1: of another rank; wide_ids: int64, else int32 */
     int32_t *expert_counts; /* LL EXPERT_MAJOR */
     int32_t *rank_counts;   /* LL */
     uint32_t row_bytes, scale_bytes;
     uint32_t row_count; /* HT: rows of the outputs */
     enum strait_element type;
-    bool global_ids;
+    bool global_ids, wide_ids;
 };
 
 /* HT combine, always with begin: makes rows that peers read. rows NULL: the announcement is of the caller's tensor, and

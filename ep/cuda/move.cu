@@ -395,8 +395,13 @@ DEVICE void give_words(const ep_receive_args &args, const record_range &range, r
         if (args.weights != nullptr)
             args.weights[place] =
                 number >= 0 ? load_fresh(ep_weights_of(&group, group.rank, at.call.epoch, topk, is.slot) + k) : 0.0f;
-        if (args.topk != nullptr && !by_expert)
-            args.topk[place] = number >= 0 ? first + number : -1;
+        if (args.topk != nullptr && !by_expert) {
+            const int32_t shown = number >= 0 ? first + number : -1;
+            if (args.wide_ids)
+                static_cast<int64_t *>(args.topk)[place] = shown;
+            else
+                static_cast<int32_t *>(args.topk)[place] = shown;
+        }
     }
 }
 

@@ -191,7 +191,8 @@ static nep_result check_outputs(const struct dispatch *dispatch)
     if (result == NEP_SUCCESS)
         result = check_beside(&dispatch->out.weights, out, NEP_FP32, weights_of(handle), "outputs->topk_weights");
     if (result == NEP_SUCCESS)
-        result = check_beside(&dispatch->out.topk, out, NEP_INT32, handle->config.topk, "outputs->topk_idx");
+        result = check_beside(&dispatch->out.topk, out, is_ll(handle) ? NEP_INT32 : NEP_INT64, handle->config.topk,
+                              "outputs->topk_idx");
     if (result == NEP_SUCCESS && dispatch->out.topk.data != NULL && handle->config.layout == STRAIT_EP_EXPERT_MAJOR)
         result = nep_refuse(NEP_INVALID_ARGUMENT, "outputs->topk_idx: with EXPERT_MAJOR the slot tells the expert");
     if (result == NEP_SUCCESS && scales->data != NULL &&
@@ -254,7 +255,8 @@ static nep_result run_dispatch(const struct dispatch *dispatch, nep_stream strea
         .rows = (uint32_t)dispatch->out.tokens.rows,
     };
     const uint32_t flags = (dispatch->config.send_only != 0 ? STRAIT_EP_SEND_ONLY : 0u) |
-                           (ids == NEP_IDS_GLOBAL ? STRAIT_EP_GLOBAL_IDS : 0u);
+                           (ids == NEP_IDS_GLOBAL ? STRAIT_EP_GLOBAL_IDS : 0u) |
+                           (is_ll(handle) ? 0u : STRAIT_EP_WIDE_IDS);
     if (!prepare_outputs(dispatch, stream))
         return nep_refuse(NEP_CUDA_ERROR, "ncclEpDispatch: the outputs could not be cleared");
     return nep_result_of(strait_ep_dispatch(handle->handle, &in, &out, flags, stream), "ncclEpDispatch", "");

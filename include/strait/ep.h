@@ -178,7 +178,8 @@ struct strait_ep_dispatch_out {
     struct strait_ep_tensor tokens; /* required; of the input's type and row_bytes */
     float *weights; /* FLAT, RANK_MAJOR: [..][topk], 0 where the expert is another rank's; EXPERT_MAJOR: [..] */
     struct strait_ep_tensor scales; /* as the input's */
-    int32_t *topk;          /* FLAT, RANK_MAJOR: [..][topk] local numbers of experts, -1 where it is another rank's */
+    void *topk;             /* FLAT, RANK_MAJOR: [..][topk] local numbers of experts, -1 where it is another rank's;
+                             * int32, with WIDE_IDS int64 */
     int32_t *expert_counts; /* LL EXPERT_MAJOR: [L] */
     int32_t *rank_counts;   /* LL: [R] */
     uint32_t rows; /* HT: rows that the tensors have; fewer than `total` is an error, with DROP too. LL: ignored */
@@ -189,6 +190,7 @@ enum strait_ep_flags {
      * group's last; else ERR_INVALID. So at most two are open. */
     STRAIT_EP_SEND_ONLY = 1,
     STRAIT_EP_GLOBAL_IDS = 2, /* numbers of experts in `topk` are global */
+    STRAIT_EP_WIDE_IDS = 4,   /* and int64 */
 };
 
 /* Sends rows to the ranks of their experts. May be called again after one update: the backward pass of combine. */

@@ -677,7 +677,7 @@ EP_LAYOUTS = {"expert_major": 1, "rank_major": 2, "flat": 3}
 EP_MEMORY = {"host": 0, "cuda": 1}
 EP_CODING = {"auto": 0, "raw": 1, "coded": 2}
 EP_OVERFLOW = {"trap": 0, "drop": 1}
-EP_FLAGS = {"send_only": 1, "global_ids": 2}
+EP_FLAGS = {"send_only": 1, "global_ids": 2, "wide_ids": 4}
 
 EpAllGather = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_size_t)
 

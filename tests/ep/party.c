@@ -170,6 +170,12 @@ static size_t weight_bytes(const struct party *party)
     return party->out_row_count * sizeof(float) * (experts_major(party) ? 1 : party->scenario->topk);
 }
 
+/* Of the numbers of experts. */
+static size_t number_bytes(const struct party *party)
+{
+    return weight_bytes(party) * (party->options.wide_ids ? 2 : 1);
+}
+
 void party_dispatch(struct party *party, uint32_t flags)
 {
     const struct scenario *scenario = party->scenario;
@@ -181,7 +187,7 @@ void party_dispatch(struct party *party, uint32_t flags)
     party->out_scales =
         party->options.scales ? tensor(party, (size_t)party->out_row_count * scenario->scale_bytes, false) : NULL;
     party->out_weights = party->options.weights ? tensor(party, weight_bytes(party), false) : NULL;
-    party->out_topk = !experts_major(party) ? tensor(party, weight_bytes(party), false) : NULL;
+    party->out_topk = !experts_major(party) ? tensor(party, number_bytes(party), false) : NULL;
     party->out_counts =
         low_latency(party) && party->options.counts ? tensor(party, sizeof(struct counts), false) : NULL;
     if (party->out_counts != NULL) {
@@ -197,6 +203,8 @@ void party_dispatch(struct party *party, uint32_t flags)
     party->weight_round = party->options.weights ? party->round : UINT32_MAX;
     if (party->options.global_ids)
         flags |= STRAIT_EP_GLOBAL_IDS;
+    if (party->options.wide_ids)
+        flags |= STRAIT_EP_WIDE_IDS;
     require(strait_ep_dispatch(party->handle, &in, &out, flags, NULL) == STRAIT_OK);
     if ((flags & STRAIT_EP_SEND_ONLY) == 0)
         party_complete_dispatch(party);
@@ -211,13 +219,14 @@ static void check_dispatch(struct party *party)
         .rows = tensor(party, rows, false),
         .scales = party->out_scales != NULL ? tensor(party, scales, false) : NULL,
         .weights = party->out_weights != NULL ? tensor(party, weight_bytes(party), false) : NULL,
-        .topk = party->out_topk != NULL ? tensor(party, weight_bytes(party), false) : NULL};
+        .topk = party->out_topk != NULL ? tensor(party, number_bytes(party), false) : NULL,
+        .wide_ids = party->options.wide_ids};
 
     ref_dispatch(scenario, party->round, party->rank, party->options.global_ids, &expected);
     require_equal(party->out_rows, expected.rows, rows);
     require_equal(party->out_scales, expected.scales, expected.scales != NULL ? scales : 0);
     require_equal(party->out_weights, expected.weights, expected.weights != NULL ? weight_bytes(party) : 0);
-    require_equal(party->out_topk, expected.topk, expected.topk != NULL ? weight_bytes(party) : 0);
+    require_equal(party->out_topk, expected.topk, expected.topk != NULL ? number_bytes(party) : 0);
     if (party->out_counts != NULL) {
         const struct counts *got = (const struct counts *)party->out_counts;
         struct counts counts;

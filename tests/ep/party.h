@@ -10,7 +10,7 @@ struct party_options {
     bool weights, scales;
     bool heap;  /* tensors of rows are in the group's heap */
     bool spare; /* the tensors have more rows than are needed */
-    bool global_ids;
+    bool global_ids, wide_ids;
     bool narrow;   /* numbers of experts are int32 */
     bool counts;   /* outputs of counts are wanted */
     uint64_t gone; /* ranks that are left out by now */
@@ -26,7 +26,8 @@ struct party {
     /* Of the call under way. */
     uint8_t *rows, *scales, *out_rows, *out_scales;
     float *weights, *out_weights;
-    int32_t *out_topk, *out_counts;
+    int32_t *out_counts;
+    void *out_topk;
     uint32_t out_row_count;
     struct {
         void *memory;

@@ -34,7 +34,8 @@ struct rank {
     /* Of the step. */
     uint8_t *topk, *rows, *scales, *expert_rows, *scales_out, *sums;
     float *weights, *gradients;
-    int32_t *topk_out, *counts;
+    int32_t *counts;
+    void *topk_out;
 };
 
 /* The same ranks here and there. */
@@ -58,7 +59,7 @@ static struct {
     enum strait_ep_layout layout;
     enum strait_element type;
     uint32_t topk, alignment, tokens[RANKS], row_bytes, scale_bytes, number_bytes, row_count;
-    bool weights, scales, global_ids, gradients, heap, wants;
+    bool weights, scales, global_ids, wide_ids, gradients, heap, wants;
     uint64_t absent; /* ranks that do nothing */
 } step;
 
@@ -371,6 +372,7 @@ static void draw_step(void)
     step.number_bytes = one_in(2) ? 4 : 8;
     step.weights = !one_in(3);
     step.global_ids = one_in(2);
+    step.wide_ids = one_in(2);
     step.gradients = !low_latency() && one_in(2);
     step.heap = config.heap_bytes != 0 && !coded && step.layout == STRAIT_EP_FLAT && one_in(2);
     step.wants = !one_in(4);
@@ -417,7 +419,7 @@ static void make_inputs(void)
                 step.heap ? rank->group.arenas[r] + at.heap : piece(world, rank, "rows out", rows * row);
             rank->gradients = piece(world, rank, "weights out", rows * step.topk * 4);
             rank->scales_out = piece(world, rank, "scales out", rows * step.scale_bytes);
-            rank->topk_out = piece(world, rank, "topk out", rows * step.topk * 4);
+            rank->topk_out = piece(world, rank, "topk out", rows * step.topk * (step.wide_ids ? 8 : 4));
             rank->counts = piece(world, rank, "counts", (2 * rank->group.local_experts + config.rank_count + 1) * 4ull);
             rank->sums = piece(world, rank, "sums", step.tokens[r] * row);
             fill(rank->rows, step.tokens[r] * row, seed);
@@ -533,7 +535,7 @@ static void run_low_latency(void)
           .scales = step.scales ? r->scales_out : NULL, .topk = by_expert ? NULL : r->topk_out,
           .expert_counts = by_expert && step.wants ? r->counts : NULL,
           .rank_counts = step.wants ? r->counts + r->group.local_experts : NULL, .row_bytes = step.row_bytes,
-          .scale_bytes = step.scale_bytes, .type = step.type, .global_ids = step.global_ids);
+          .scale_bytes = step.scale_bytes, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids);
     make_results();
     PHASE(send_back, ep_send_back_args, .rows = r->expert_rows, .row_bytes = step.row_bytes, .type = step.type);
     if (hostile && coded && one_in(2))
@@ -565,7 +567,7 @@ static void run_high_throughput(void)
     PHASE(receive, ep_receive_args, .rows = step.heap ? NULL : r->expert_rows,
           .weights = step.weights ? r->gradients : NULL, .scales = step.scales ? r->scales_out : NULL,
           .topk = flat ? r->topk_out : NULL, .row_bytes = step.row_bytes, .scale_bytes = step.scale_bytes,
-          .row_count = step.row_count, .type = step.type, .global_ids = step.global_ids);
+          .row_count = step.row_count, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids);
     make_results();
     PHASE(stage, ep_stage_args, .rows = step.heap ? NULL : r->expert_rows,
           .weights = step.gradients ? r->gradients : NULL, .announce = announce_of(r, UINT64_MAX, bad_combine),

@@ -300,6 +300,14 @@ float ref_token_weight(const struct scenario *scenario, uint32_t round, uint32_t
     return small_float(key_of(scenario, KIND_WEIGHT, round, s, t, k));
 }
 
+static void put_number(const struct ref_dispatch *out, uint64_t at, int32_t number)
+{
+    if (out->wide_ids)
+        ((int64_t *)out->topk)[at] = number;
+    else
+        ((int32_t *)out->topk)[at] = number;
+}
+
 void ref_dispatch(const struct scenario *scenario, uint32_t round, uint32_t d, bool global_ids,
                   const struct ref_dispatch *out)
 {
@@ -317,7 +325,10 @@ void ref_dispatch(const struct scenario *scenario, uint32_t round, uint32_t d, b
             if (out->weights != NULL)
                 out->weights[at.row * topk + k] = here ? ref_token_weight(scenario, round, at.s, at.t, k) : 0;
             if (out->topk != NULL)
-                out->topk[at.row * topk + k] = !here ? -1 : global_ids ? expert : expert - (int32_t)first;
+                put_number(out, (uint64_t)at.row * topk + k,
+                           !here        ? -1
+                           : global_ids ? expert
+                                        : expert - (int32_t)first);
         }
     }
 }

@@ -52,7 +52,8 @@ float ref_token_weight(const struct scenario *scenario, uint32_t round, uint32_t
 struct ref_dispatch {
     uint8_t *rows, *scales;
     float *weights;
-    int32_t *topk;
+    void *topk; /* int32, or int64 */
+    bool wide_ids;
 };
 void ref_dispatch(const struct scenario *scenario, uint32_t round, uint32_t d, bool global_ids,
                   const struct ref_dispatch *out);

@@ -163,7 +163,8 @@ static struct party_options random_options(struct rng *rng, const struct scenari
                                   .spare = bits & 8,
                                   .global_ids = bits & 16,
                                   .narrow = bits & 32,
-                                  .counts = bits & 64};
+                                  .counts = bits & 64,
+                                  .wide_ids = bits & 128};
 }
 
 static void random_plan(struct rng *rng, uint32_t ranks, uint32_t count)

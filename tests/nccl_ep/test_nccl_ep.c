@@ -212,7 +212,8 @@ struct step {
     float rows[LOCAL * RANKS * TOKENS_MAX][HIDDEN] __attribute__((aligned(16)));
     float row_scales[LOCAL * RANKS * TOKENS_MAX][SCALES] __attribute__((aligned(16)));
     float row_weights[LOCAL * RANKS * TOKENS_MAX * TOPK];
-    int32_t row_topk[RANKS * TOKENS_MAX * TOPK];
+    int32_t row_topk[RANKS * TOKENS_MAX * TOPK]; /* LL */
+    int64_t row_topk_ht[RANKS * TOKENS_MAX * TOPK];
     float sums[TOKENS_MAX][HIDDEN] __attribute__((aligned(16))), gradients[TOKENS_MAX][TOPK];
     int32_t counts[EXPERTS];
 };
@@ -326,13 +327,13 @@ static void check_flat(const struct step *step)
             for (unsigned k = 0; k < TOPK; k++) {
                 const int64_t expert = expert_of(s, t, k);
                 const bool here = expert >= 0 && (unsigned)expert / LOCAL == step->rank;
-                require(step->row_topk[at * TOPK + k] == (here ? (int32_t)expert : -1)); /* global ids */
+                require(step->row_topk_ht[at * TOPK + k] == (here ? expert : -1)); /* global ids */
                 require(step->row_weights[at * TOPK + k] == (here ? weight_of(s, t, k) : 0));
             }
             at++;
         }
     for (; at < RANKS * TOKENS_MAX; at++)
-        require(step->row_topk[at * TOPK] == -1);
+        require(step->row_topk_ht[at * TOPK] == -1);
 }
 
 static void backward_flat(struct step *step)
@@ -381,7 +382,7 @@ static void run_flat(unsigned rank, nep_comm comm)
         STRUCT(nep_dispatch_out, .tokens = shape(&rows, NEP_FP32, step->rows, RANKS * TOKENS_MAX, HIDDEN, 0),
                .weights = shape(&row_weights, NEP_FP32, step->row_weights, RANKS * TOKENS_MAX, TOPK, 0),
                .scales = shape(&row_scales, NEP_FP32, step->row_scales, RANKS * TOKENS_MAX, SCALES, 0),
-               .topk = shape(&row_topk, NEP_INT32, step->row_topk, RANKS * TOKENS_MAX, TOPK, 0));
+               .topk = shape(&row_topk, NEP_INT64, step->row_topk_ht, RANKS * TOKENS_MAX, TOPK, 0));
     require(ncclEpDispatch(step->handle, &in, &out, NULL, &config, NULL) == NEP_SUCCESS);
     check_flat(step);
     combine(step, RANKS * TOKENS_MAX, 0, false, NULL);
