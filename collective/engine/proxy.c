@@ -162,7 +162,7 @@ static void link_begin(const struct proxy *proxy, struct proxy_peer *peer, enum 
         tcp_reach(peer->link, (struct sockaddr *)&at, size);
     if (size > 0 && link_connect(peer->link, address, sizeof(address)) == STRAIT_OK)
         return;
-    peer->cause = "there is no way to it from here";
+    peer->cause = "no connection can be begun from here";
     proxy_peer_end(peer, "could not be connected to");
 }
 

@@ -87,7 +87,7 @@ static const struct {
 } faults[] = {
     [REFUSED] = {"the connection was refused", 0},
     [DROPPED] = {"nothing has answered", DROPPED_MS},
-    [NO_WAY] = {"there is no way to it from here", 0},
+    [NO_WAY] = {"no connection can be begun from here", 0},
 };
 
 /* All ranks give the same reason, which names both. */
