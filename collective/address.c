@@ -5,6 +5,7 @@
 #include <net/if.h>
 #include <netdb.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -123,4 +124,14 @@ int address_connect(const struct address *address, int milliseconds)
         return made;
     close(made);
     return -1;
+}
+
+void address_write(const struct address *address, char text[ADDRESS_TEXT])
+{
+    struct sockaddr_storage at;
+    char host[ADDRESS_TEXT - 16] = "an unknown address";
+    const socklen_t size = address_unpack(&at, address);
+    if (size > 0)
+        (void)getnameinfo((struct sockaddr *)&at, size, host, sizeof(host), NULL, 0, NI_NUMERICHOST);
+    snprintf(text, ADDRESS_TEXT, "%s port %u", host, address->port);
 }

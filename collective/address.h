@@ -17,6 +17,10 @@ bool address_choose(char text[ADDRESS_TEXT]);
 int address_listen(struct address *address);
 /* Returns a connected non-blocking socket; -1: no connection within so many milliseconds. */
 int address_connect(const struct address *address, int milliseconds);
+/* How long a connection may take. A network that drops packets answers never. */
+enum { ADDRESS_CONNECT_MS = 4000 };
+/* Writes "HOST port PORT". */
+void address_write(const struct address *address, char text[ADDRESS_TEXT]);
 
 /* Whether an interface is in a list in the format of NCCL_SOCKET_IFNAME: prefixes of names between commas; whole names
  * after a `=`; after a `^`, the interfaces to exclude. */

@@ -367,9 +367,9 @@ static struct coll_rdv *coll_rdv_join_shm(const struct coll_key *key, int rank, 
 
 /* ---- Backend: TCP ------------------------------------------------------------------------------------------------ */
 
-/* Time limits of connecting and of an answer, which the server gives at once. If its process is stopped for longer, it
- * finds this rank disconnected before it publishes that all ranks go on. */
-enum { CONNECT_MS = 4000, ANSWER_MS = 20000 };
+/* Time limit of an answer, which the server gives at once. If its process is stopped for longer, it finds this rank
+ * disconnected before it publishes that all ranks go on. */
+enum { ANSWER_MS = 20000 };
 /* How often a rank asks although the server tells results: so that it notices a server that is gone. */
 enum { ASK_MS = 1000 };
 
@@ -541,7 +541,7 @@ static struct coll_rdv *coll_rdv_join_tcp(const struct coll_key *key, int rank, 
     if (made == NULL)
         return NULL;
     made->rdv = (struct coll_rdv){&tcp_ops, rank, ranks};
-    made->socket = address_connect(&key->server.address, CONNECT_MS);
+    made->socket = address_connect(&key->server.address, ADDRESS_CONNECT_MS);
     memcpy(hello.secret, key->server.secret, COLL_SECRET_BYTES);
     rdv_hello_write(frame, &hello);
     if (tcp_exchange(made, COLL_PHASE_PRESENT, frame).result != COLL_VOTE_LOST)

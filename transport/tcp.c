@@ -176,6 +176,15 @@ void tcp_reach(struct link *base, const struct sockaddr *peer, socklen_t size)
     memcpy(&link->reach, peer, link->reach_size);
 }
 
+bool tcp_is_reached(const struct link *base)
+{
+    const struct tcp_link *link = (const struct tcp_link *)base;
+    bool reached = true;
+    for (unsigned i = 0; i < link->count; i++)
+        reached &= link->connections[i].state > CONNECTION_DIALLING;
+    return reached;
+}
+
 static void tcp_link_close(struct link *base)
 {
     struct tcp_link *link = (struct tcp_link *)base;

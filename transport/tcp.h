@@ -43,6 +43,9 @@ bool tcp_is_preamble(const void *first);
 void tcp_adopt(struct transport *transport, int fd);
 /* Before link_connect of a dialled link whose peer listens with listen=none: where its connections go. */
 void tcp_reach(struct link *link, const struct sockaddr *peer, socklen_t size);
+/* Of a dialled link: whether something has taken its connections; the peer has not answered them before the link is
+ * connected. */
+bool tcp_is_reached(const struct link *link);
 
 /* For owners that tell each other once how to reach them, and make links later: a link of one connection that has just
  * been opened gets an id and a secret that the peer's owner knows, instead of those that were drawn; and the address of

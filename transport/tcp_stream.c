@@ -148,7 +148,7 @@ static void finish_dial(struct connection *conn)
     socklen_t size = sizeof(error);
     if (getsockopt(conn->fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0 ||
         !preamble_send(conn, tcp_connect_magic) || !watch(conn, EPOLLIN))
-        fail(conn->link, "the peer is not reached");
+        fail(conn->link, error == ECONNREFUSED ? "the connection was refused" : "the peer is not reached");
     else
         conn->state = CONNECTION_ASKING;
 }

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "internal/thread.h"
+#include "collective/address.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/ccomm.h"
 
@@ -447,8 +448,7 @@ static bool open_all(struct coll_ccomm *ccomm, const struct peer_info *infos)
     if (!shared->multi_host)
         return true;
     for (int rank = 0; rank < ccomm->ranks; rank++)
-        if (!proxy_connect(ccomm, rank, &infos[rank].proxy))
-            return false;
+        proxy_connect(ccomm, rank, &infos[rank].proxy);
     return proxy_start(ccomm);
 }
 
@@ -474,13 +474,66 @@ bool host_accept(struct coll_ccomm *ccomm)
     const bool all = all_are_good(ccomm);
     segment_settle(&shared->segment);
     if (all && shared->multi_host)
-        shared->good = proxy_await(ccomm);
-    return all || ccomm_stay_raw(ccomm, "not all ranks reach the memory of their host, or those of others by TCP");
+        proxy_expect(ccomm);
+    return all || ccomm_stay_raw(ccomm, "not all ranks reach the memory of their host, or have an address for others");
 }
+
+/* ---- Reaching other hosts ---------------------------------------------------------------------------------------- */
 
 bool host_gather_accepted(struct coll_ccomm *ccomm)
 {
-    return !ccomm->shared.multi_host || gather_good(ccomm);
+    struct reach_info own = {.rank = -1};
+    int rank;
+    if (!ccomm->shared.multi_host)
+        return true;
+    const char *why = proxy_await(ccomm, &rank);
+    if (why != NULL) {
+        own.rank = rank;
+        snprintf(own.why, sizeof(own.why), "%s", why);
+    }
+    if (gethostname(own.host, sizeof(own.host) - 1) != 0 || own.host[0] == '\0')
+        snprintf(own.host, sizeof(own.host), "(without a name)");
+    return ccomm_gather(ccomm, &own, sizeof(own));
+}
+
+/* What others have told is printed. */
+static void tidy(struct reach_info *info)
+{
+    char *const texts[] = {info->host, info->why};
+    info->host[sizeof(info->host) - 1] = info->why[sizeof(info->why) - 1] = '\0';
+    for (unsigned i = 0; i < 2; i++)
+        for (char *at = texts[i]; *at != '\0'; at++)
+            if (*at < ' ' || *at > '~')
+                *at = '?';
+}
+
+/* The same text on all ranks. */
+static bool stay_raw_apart(struct coll_ccomm *ccomm, const struct reach_info *infos, int rank, int others)
+{
+    const int to = infos[rank].rank;
+    char at[ADDRESS_TEXT], more[40] = "", why[sizeof(ccomm->args->why)];
+    address_write(proxy_address(ccomm, to), at);
+    if (others > 0)
+        snprintf(more, sizeof(more), " (%d more could not, either)", others);
+    snprintf(why, sizeof(why),
+             "rank %d on host %s could not connect to rank %d on host %s, %s%s: %s. Let TCP pass between hosts, to any "
+             "port, or name a network that does by NCCL_SOCKET_IFNAME",
+             rank, infos[rank].host, to, infos[to].host, at, more, infos[rank].why);
+    return ccomm_stay_raw(ccomm, why);
+}
+
+/* False: a rank could not connect to another one. */
+static bool all_are_reached(struct coll_ccomm *ccomm, struct reach_info *infos)
+{
+    int first = -1, count = 0;
+    for (int rank = ccomm->ranks - 1; rank >= 0; rank--) {
+        tidy(&infos[rank]);
+        if (infos[rank].rank < 0 || infos[rank].rank >= ccomm->ranks)
+            continue;
+        first = rank;
+        count++;
+    }
+    return first < 0 || stay_raw_apart(ccomm, infos, first, count - 1);
 }
 
 /* Once all have accepted, it is too late to stay raw: from here on a failure is the communicator's. */
@@ -489,8 +542,11 @@ bool host_settle(struct coll_ccomm *ccomm)
     struct shared_resources *shared = &ccomm->shared;
     if (!shared->multi_host)
         return true;
-    if (!all_are_good(ccomm))
-        return ccomm_stay_raw(ccomm, "not all ranks on other hosts could connect");
+    struct reach_info *infos = ccomm_gathered(ccomm, sizeof(*infos));
+    const bool reached = infos != NULL && all_are_reached(ccomm, infos);
+    free(infos);
+    if (!reached)
+        return false;
     if (!proxy_settle(ccomm)) {
         ccomm_fail(ccomm, COLL_REMOTE_ERROR, "a rank on another host has gone");
         ccomm_abort_kernels(ccomm);

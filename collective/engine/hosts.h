@@ -21,6 +21,17 @@ struct host_groups {
 /* sees: for each rank, those that it sees. */
 void host_groups_of(struct host_groups *groups, const struct rank_set *sees, int ranks);
 
+/* The leader of the next host, if the rank leads its own: by number, and of the last one the first; else -1. */
+static inline int host_groups_next(const struct host_groups *groups, int rank, int ranks)
+{
+    if (groups->leader[rank] != rank)
+        return -1;
+    for (int next = rank + 1; next < ranks; next++)
+        if (groups->leader[next] == next)
+            return next;
+    return rank > 0 ? 0 : -1; /* rank 0 always leads */
+}
+
 static inline bool host_groups_same(const struct host_groups *groups, int a, int b)
 {
     return groups->leader[a] == groups->leader[b];
@@ -150,9 +161,16 @@ struct shared_resources {
     bool good;                         /* nothing has failed so far */
 };
 
+/* What a rank tells the others of connections that it has dialled, for the reason that all of them give. */
+struct reach_info {
+    int32_t rank;  /* that it could not connect to; -1: there is none */
+    char host[48]; /* the name of this rank's, or its beginning */
+    char why[52];  /* if there is one */
+};
+
 /* Called for all ranks, in this order, on their GPUs; each `gather` in a group that the caller opens. False: the GPU or
  * NCCL failed; from `accept` and `settle` also that some rank cannot reach the memory or another rank, which all ranks
- * find alike. */
+ * find alike. host_gather_accepted waits for connections between hosts, if there are several. */
 bool host_gather_seen(struct coll_ccomm *ccomm);
 bool host_divide(struct coll_ccomm *ccomm);
 bool host_gather(struct coll_ccomm *ccomm);

@@ -6,7 +6,7 @@
 #include "collective/engine/op.h"
 
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 18u
+#define JOIN_VERSION 19u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
@@ -17,7 +17,8 @@ struct rank_config {
     char release[32];
 };
 _Static_assert(sizeof(struct rank_config) <= CCOMM_GATHER_MAX && sizeof(struct peer_info) <= CCOMM_GATHER_MAX &&
-                   sizeof(struct liveness_info) <= CCOMM_GATHER_MAX && sizeof(struct rank_set) <= CCOMM_GATHER_MAX,
+                   sizeof(struct liveness_info) <= CCOMM_GATHER_MAX && sizeof(struct rank_set) <= CCOMM_GATHER_MAX &&
+                   sizeof(struct reach_info) <= CCOMM_GATHER_MAX,
                "ranks gather longer records");
 
 static struct rank_config config_of(const struct coll_ccomm *ccomm)

@@ -238,8 +238,10 @@ void proxy_peer_end(struct proxy_peer *peer, const char *why)
 
 static void on_broken(void *owner, struct link *link, const char *why)
 {
-    (void)owner, (void)why;
-    proxy_peer_end(link->owner, "is not connected any more");
+    struct proxy_peer *peer = link->owner;
+    (void)owner;
+    peer->cause = peer->connected ? NULL : why;
+    proxy_peer_end(peer, peer->connected ? "is not connected any more" : "could not be connected to");
 }
 
 static void on_connected(void *owner, struct link *link)

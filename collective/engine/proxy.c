@@ -35,7 +35,8 @@ struct proxy {
     struct proxy *next;
     struct level_consensus agree;
     struct stranger strangers[STRANGERS_MAX];
-    bool knocked; /* somebody has connected, or may have */
+    bool knocked;        /* somebody has connected, or may have */
+    int64_t expected_ms; /* when proxy_expect was called */
     bool settled;
     bool finished;           /* proxy_finish was called */
     bool flushing;           /* proxy_leave was */
@@ -69,7 +70,8 @@ static void see_end(struct proxy *proxy, struct proxy_peer *peer)
     peer->gone = true;
     if (peer->trouble != NULL && matters && proxy->settled && !proxy->finished && !proxy->lost) {
         char why[120];
-        snprintf(why, sizeof(why), "rank %d, on another host, %s", peer->rank, peer->trouble);
+        snprintf(why, sizeof(why), "rank %d, on another host, %s%s%s", peer->rank, peer->trouble,
+                 peer->cause != NULL ? ": " : "", peer->cause != NULL ? peer->cause : "");
         lose(proxy, COLL_REMOTE_ERROR, why);
     }
     proxy->starved |= !consensus_rank_gone(&proxy->agree, peer->rank);
@@ -146,18 +148,22 @@ static struct proxy_peer *link_make(struct proxy *proxy, int rank, enum link_sid
     return peer;
 }
 
-/* False: it cannot be connected. */
-static bool link_begin(const struct proxy *proxy, struct proxy_peer *peer, enum link_side side)
+/* Ends it if it cannot be connected. */
+static void link_begin(const struct proxy *proxy, struct proxy_peer *peer, enum link_side side)
 {
     const struct proxy_info *info = &proxy->infos[peer->rank];
     uint8_t address[TCP_ADDRESS_BYTES(1)];
     struct sockaddr_storage at;
     const socklen_t size = address_unpack(&at, &info->address);
     give_rings(proxy, peer, side);
+    peer->dialled = side == LINK_DIALLED;
     tcp_address_write(address, (uint64_t)proxy->ccomm->rank, info->secret);
-    if (side == LINK_DIALLED)
+    if (peer->dialled)
         tcp_reach(peer->link, (struct sockaddr *)&at, size);
-    return size > 0 && link_connect(peer->link, address, sizeof(address)) == STRAIT_OK;
+    if (size > 0 && link_connect(peer->link, address, sizeof(address)) == STRAIT_OK)
+        return;
+    peer->cause = "no connection can be begun from here";
+    proxy_peer_end(peer, "could not be connected to");
 }
 
 /* A lazy one. NULL: no memory. */
@@ -169,8 +175,8 @@ static struct proxy_peer *link_lazily(struct proxy *proxy, int rank, enum link_s
     peer = link_make(proxy, rank, side);
     if (peer == NULL)
         proxy->starved = true;
-    else if (!link_begin(proxy, peer, side))
-        proxy_peer_end(peer, "cannot be connected to");
+    else
+        link_begin(proxy, peer, side);
     return peer;
 }
 
@@ -454,8 +460,8 @@ static bool thread_remove(struct proxy *proxy, bool (*done)(const struct proxy *
 
 /* ---- Joining ----------------------------------------------------------------------------------------------------- */
 
-/* How long joining may wait for connections, leaving for data under way, and after an abort for the last frame. */
-enum { LOOK_NS = 1000000, JOIN_MS = 10000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
+/* How long leaving may wait for data under way, and after an abort for the last frame. */
+enum { LOOK_NS = 1000000, LEAVE_LOOKS_MAX = 10000, ABORT_LOOKS_MAX = 100 };
 
 static bool listen_for_ranks(struct proxy *proxy)
 {
@@ -465,6 +471,19 @@ static bool listen_for_ranks(struct proxy *proxy)
     return proxy->listener >= 0 && getrandom(own->secret, sizeof(own->secret), 0) == sizeof(own->secret) &&
            transport_create(&transport_tcp, &arena, &proxy_events, &proxy->links, "listen=none connections=1",
                             &proxy->transport) == STRAIT_OK;
+}
+
+/* Whether the link to this rank is one of the start. */
+static bool is_of_start(const struct coll_ccomm *ccomm, int rank)
+{
+    const struct host_groups *groups = &ccomm->shared.groups;
+    return proxy_is_lazy(ccomm) ? rank == host_groups_next(groups, ccomm->rank, ccomm->ranks)
+                                : !rank_set_has(&ccomm->shared.here, (uint32_t)rank);
+}
+
+static enum link_side side_of_start(const struct coll_ccomm *ccomm, int rank)
+{
+    return proxy_is_lazy(ccomm) || rank > ccomm->rank ? LINK_DIALLED : LINK_ACCEPTED;
 }
 
 bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
@@ -486,21 +505,20 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
     if (proxy->infos == NULL || proxy->all == NULL || !listen_for_ranks(proxy))
         return false;
     *info = *own_info(proxy);
-    for (int rank = 0; rank < ccomm->ranks && !proxy_is_lazy(ccomm); rank++)
-        if (!rank_set_has(&ccomm->shared.here, (uint32_t)rank) &&
-            link_make(proxy, rank, rank > ccomm->rank ? LINK_DIALLED : LINK_ACCEPTED) == NULL)
+    for (int rank = 0; rank < ccomm->ranks; rank++)
+        if (is_of_start(ccomm, rank) && link_make(proxy, rank, side_of_start(ccomm, rank)) == NULL)
             return false;
     return true;
 }
 
-bool proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *info)
+void proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *info)
 {
     struct proxy *proxy = ccomm->shared.proxy;
-    const enum link_side side = rank > ccomm->rank ? LINK_DIALLED : LINK_ACCEPTED;
     if (rank == ccomm->rank)
-        return true;
+        return;
     proxy->infos[rank] = *info;
-    return proxy_is_lazy(ccomm) || proxy->links_of[rank] == NULL || link_begin(proxy, proxy->links_of[rank], side);
+    if (is_of_start(ccomm, rank))
+        link_begin(proxy, *place_of(proxy, rank, side_of_start(ccomm, rank)), side_of_start(ccomm, rank));
 }
 
 bool proxy_start(struct coll_ccomm *ccomm)
@@ -519,24 +537,57 @@ bool proxy_start(struct coll_ccomm *ccomm)
     return proxy->carried;
 }
 
-bool proxy_await(struct coll_ccomm *ccomm)
+void proxy_expect(struct coll_ccomm *ccomm)
+{
+    ccomm->shared.proxy->expected_ms = now_ms();
+}
+
+/* Why a rank that was dialled is given up, so many milliseconds after it was expected; NULL: it is not. */
+static const char *given_up(const struct proxy_peer *peer, int64_t ms)
+{
+    if (peer->trouble != NULL)
+        return peer->cause != NULL ? peer->cause : "the connection has ended";
+    if (peer->connected || peer->link == NULL)
+        return NULL;
+    if (ms >= ADDRESS_CONNECT_MS && !tcp_is_reached(peer->link))
+        return "nothing has answered";
+    return ms >= PROXY_ANSWER_MS ? "it takes connections, and does not answer" : NULL;
+}
+
+/* Returns false when nothing is awaited any more: *why is set if a rank is given up, of those that were dialled. Links
+ * that were accepted do not count: strangers begin some, and whoever dials knows before. */
+static bool is_awaited(const struct proxy *proxy, int *rank, const char **why)
+{
+    bool awaited = false;
+    for (unsigned i = 0; i < proxy->count; i++) {
+        const struct proxy_peer *peer = proxy->all[i];
+        if (!peer->dialled)
+            continue;
+        *rank = peer->rank;
+        if ((*why = given_up(peer, now_ms() - proxy->expected_ms)) != NULL)
+            return false;
+        awaited |= !peer->connected && peer->link != NULL;
+    }
+    return awaited;
+}
+
+const char *proxy_await(struct coll_ccomm *ccomm, int *rank)
 {
     struct proxy *proxy = ccomm->shared.proxy;
-    const int64_t until = now_ms() + JOIN_MS;
-    bool all = false, ended = false;
-    while (!all && !ended && now_ms() < until) {
-        all = true;
+    const char *why = NULL;
+    for (;;) {
         pthread_mutex_lock(&thread.lock);
-        for (unsigned i = 0; i < proxy->count; i++) {
-            const struct proxy_peer *peer = proxy->all[i];
-            all &= peer->connected || (peer->gone && peer->trouble == NULL);
-            ended |= peer->trouble != NULL;
-        }
+        const bool awaited = is_awaited(proxy, rank, &why);
         pthread_mutex_unlock(&thread.lock);
-        if (!all)
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+        if (!awaited)
+            return why;
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
     }
-    return all && !ended;
+}
+
+const struct address *proxy_address(const struct coll_ccomm *ccomm, int rank)
+{
+    return &ccomm->shared.proxy->infos[rank].address;
 }
 
 bool proxy_settle(struct coll_ccomm *ccomm)
@@ -559,7 +610,7 @@ void proxy_describe(const struct coll_ccomm *ccomm, char *text, size_t size)
 {
     const struct proxy *proxy = ccomm->shared.proxy;
     const bool lazy = proxy_is_lazy(ccomm);
-    snprintf(text, size, "%.0d%s", proxy != NULL ? proxy->connected_to : 0,
+    snprintf(text, size, "%.0d%s", proxy != NULL && !lazy ? proxy->connected_to : 0,
              proxy == NULL ? ""
              : lazy        ? "ranks on other hosts by TCP when needed, "
                            : " ranks on other hosts by TCP, ");

@@ -120,7 +120,7 @@ struct proxy_peer {
     uint64_t next_records[2];      /* number of the next record to send */
     uint64_t least_records[2];     /* the least number that may come next */
     uint32_t frames, slots;        /* on their way; slots are frames, too */
-    bool connected;
+    bool dialled, connected;
     struct frame *waiting; /* frames of the consensus, until it is connected */
     unsigned waiting_count;
     bool leaving, left;     /* this side has said that it leaves; the peer has */
@@ -129,6 +129,7 @@ struct proxy_peer {
     bool starved;           /* no memory */
     bool gone;              /* the link's end was handled */
     const char *trouble;    /* why it has ended, if that is a failure; static */
+    const char *cause;      /* if it has ended before it was connected, why that could not be; static */
     /* Handles frames of the consensus on levels, and returns whether they are valid. */
     bool (*on_consensus)(void *arg, int rank, const struct frame *frame);
     void *consensus_arg;
@@ -157,7 +158,11 @@ bool proxy_peer_is_quiet(const struct proxy_peer *peer);
  * for it: a message that overflows, or a frame of the consensus on levels. Such a link carries one ring, from the rank
  * that has made it; what goes the other way has a link of its own, made by the other rank. So each rank decides about
  * its links alone, and most pairs of ranks never have one. Records are sent by links that there are: kernels do not
- * depend on them (exchange.h). */
+ * depend on them (exchange.h).
+ *
+ * Links of the start tell whether hosts reach each other: whoever dials says what came of it, and all ranks stay raw if
+ * one was not connected. With more ranks than RING_FEW_RANKS some are made for that: the leader of each host (hosts.h)
+ * dials that of the next, so that every host connects once and is connected to once. */
 
 struct proxy;
 
@@ -172,13 +177,19 @@ struct proxy_info {
 bool proxy_is_lazy(const struct coll_ccomm *ccomm);
 /* Listens for ranks of other hosts. False: no memory, or no address that others could reach. */
 bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info);
-/* Once the rings are reached: takes what is needed to connect to a rank, and unless links are lazy connects to it, if
- * it is on another host. Does not wait. False: it cannot be. */
-bool proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *info);
+/* Once the rings are reached: takes what is needed to connect to a rank, and begins the link to it, if that is one of
+ * the start. Does not wait. */
+void proxy_connect(struct coll_ccomm *ccomm, int rank, const struct proxy_info *info);
 /* The rings are carried from now on. False: no memory, or no thread. */
 bool proxy_start(struct coll_ccomm *ccomm);
-/* Waits until all are connected. False: a rank is not reached. */
-bool proxy_await(struct coll_ccomm *ccomm);
+/* All ranks carry their rings: from now on it is their time that passes until they are connected. */
+void proxy_expect(struct coll_ccomm *ccomm);
+/* Waits until all ranks that this one has dialled are connected: ADDRESS_CONNECT_MS at most for the network, and
+ * PROXY_ANSWER_MS for the rank there, after proxy_expect. Returns NULL, or why `rank` is not; static. */
+enum { PROXY_ANSWER_MS = 10000 };
+const char *proxy_await(struct coll_ccomm *ccomm, int *rank);
+/* Where a rank listens, as it has said. */
+const struct address *proxy_address(const struct coll_ccomm *ccomm, int rank);
 /* All ranks have connected: the end of a link is the communicator's failure from now on. False: one has ended. */
 bool proxy_settle(struct coll_ccomm *ccomm);
 

@@ -1,5 +1,5 @@
-/* Ranks on different hosts, as processes of this one: what is progressed between their rings, and how the end of one is
- * seen. */
+/* Ranks on different hosts, as processes of this one: what is progressed between their rings, how the end of one is
+ * seen, and one that does not answer. */
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -15,12 +15,16 @@
 #include "tests/run_suite.h"
 #include "tests/support.h"
 
-enum { RANKS = 3, SLOTS_ALL = 200 };
+/* A process is the first rank of its host, and the host's others are not there. With MANY of each host links are made
+ * when they are needed, but for those of the start. */
+enum { HOSTS = 3, MANY = 22, SLOTS_ALL = 200 };
 
 struct common {
     pthread_barrier_t barrier;
     bool annoyed; /* by strangers */
-    struct proxy_info infos[RANKS];
+    int each;     /* ranks of a host */
+    _Atomic bool over;
+    struct proxy_info infos[HOSTS];
 };
 
 static void say(const char *format, ...)
@@ -32,45 +36,49 @@ static void say(const char *format, ...)
     va_end(list);
 }
 
-static struct common *common_make(void)
+static struct common *common_make(int each)
 {
     struct common *common = mmap(NULL, sizeof(*common), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     pthread_barrierattr_t attributes;
     require(common != MAP_FAILED && pthread_barrierattr_init(&attributes) == 0);
     require(pthread_barrierattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED) == 0);
-    require(pthread_barrier_init(&common->barrier, &attributes, RANKS) == 0);
+    require(pthread_barrier_init(&common->barrier, &attributes, HOSTS) == 0);
+    common->each = each;
     return common;
 }
 
-static struct coll_ccomm *member_make(int rank)
+static struct coll_ccomm *member_make(int host, int each)
 {
     struct coll_ccomm *ccomm = calloc(1, sizeof(*ccomm));
+    const uint32_t ranks = HOSTS * (uint32_t)each;
     require(ccomm != NULL);
-    ccomm->rank = rank;
-    ccomm->ranks = RANKS;
+    ccomm->rank = host * each;
+    ccomm->ranks = (int)ranks;
     ccomm->host.log = say;
     pthread_mutex_init(&ccomm->lock, NULL);
     ccomm->host_status = calloc(1, sizeof(*ccomm->host_status));
-    for (int i = 0; i < RANKS; i++)
-        ccomm->shared.groups.leader[i] = (uint16_t)i;
-    rank_set_add(&ccomm->shared.here, (uint32_t)rank);
-    const size_t count = ring_count(&ccomm->shared.here, RANKS), flags = ring_flags_size(RANKS, count);
+    for (int i = 0; i < ccomm->ranks; i++) {
+        ccomm->shared.groups.leader[i] = (uint16_t)(i / each * each);
+        if (i / each == host)
+            rank_set_add(&ccomm->shared.here, (uint32_t)i);
+    }
+    const size_t count = ring_count(&ccomm->shared.here, ranks), flags = ring_flags_size(ranks, count);
     ccomm->shared.multi_host = true;
-    ccomm->shared.classes = calloc(1, op_classes_size(RANKS));
-    ccomm->shared.pinned = calloc(1, flags + ring_slots_size(RANKS, count));
-    ccomm->shared.ring_numbers = calloc(2 * RANKS, sizeof(*ccomm->shared.ring_numbers));
+    ccomm->shared.classes = calloc(1, op_classes_size(ccomm->ranks));
+    ccomm->shared.pinned = calloc(1, flags + ring_slots_size(ranks, count));
+    ccomm->shared.ring_numbers = calloc((size_t)2 * ranks, sizeof(*ccomm->shared.ring_numbers));
     require(ccomm->shared.ring_numbers != NULL);
-    ring_numbers(ccomm->shared.ring_numbers, &ccomm->shared.here, (uint32_t)rank, RANKS);
+    ring_numbers(ccomm->shared.ring_numbers, &ccomm->shared.here, (uint32_t)ccomm->rank, ranks);
     require(ccomm->host_status != NULL && ccomm->shared.classes != NULL && ccomm->shared.pinned != NULL);
     require(op_classes_init(ccomm->shared.classes));
     ccomm->shared.rings = (struct ring_set){.flags = ccomm->shared.pinned,
                                             .slots = (uint8_t *)ccomm->shared.pinned + flags,
-                                            .rank = (uint32_t)rank,
-                                            .ranks = RANKS,
+                                            .rank = (uint32_t)ccomm->rank,
+                                            .ranks = ranks,
                                             .numbers = ccomm->shared.ring_numbers,
-                                            .slot_bytes = ring_slot_bytes(RANKS),
-                                            .depth = ring_depth(RANKS),
-                                            .records = ring_records(RANKS)};
+                                            .slot_bytes = ring_slot_bytes(ranks),
+                                            .depth = ring_depth(ranks),
+                                            .records = ring_records(ranks)};
     ccomm->shared.host_rings = ccomm->shared.rings;
     return ccomm;
 }
@@ -92,7 +100,8 @@ enum { PREAMBLE_BYTES = 32, STRANGERS = 120 };
  * or something of another kind, or nothing. */
 static void annoy(const struct common *common, int files[STRANGERS])
 {
-    static const uint64_t claims[] = {0, 1, 2, RANKS, UINT64_C(1) << 32, UINT64_MAX};
+    const uint64_t each = (uint64_t)common->each;
+    const uint64_t claims[] = {0, each, 2 * each, HOSTS * each, UINT64_C(1) << 32, UINT64_MAX};
     struct rng rng = rng_init(9);
     for (unsigned i = 0; i < STRANGERS; i++) {
         uint8_t preamble[PREAMBLE_BYTES] = "STRDATA1";
@@ -106,25 +115,28 @@ static void annoy(const struct common *common, int files[STRANGERS])
 
 static void join(struct coll_ccomm *ccomm, struct common *common)
 {
+    const bool annoys = common->annoyed && ccomm->rank == (HOSTS - 1) * common->each;
+    int files[STRANGERS], rank;
     setenv("NCCL_SOCKET_IFNAME", "lo", 1);
-    require(proxy_prepare(ccomm, &common->infos[ccomm->rank]));
+    require(proxy_prepare(ccomm, &common->infos[ccomm->rank / common->each]));
     pthread_barrier_wait(&common->barrier);
-    int files[STRANGERS];
-    if (common->annoyed && ccomm->rank == RANKS - 1)
+    if (annoys)
         annoy(common, files);
     pthread_barrier_wait(&common->barrier);
-    for (int rank = 0; rank < RANKS; rank++)
-        require(proxy_connect(ccomm, rank, &common->infos[rank]));
-    require(proxy_start(ccomm) && proxy_await(ccomm));
+    for (int host = 0; host < HOSTS; host++)
+        proxy_connect(ccomm, host * common->each, &common->infos[host]);
+    require(proxy_start(ccomm));
+    proxy_expect(ccomm);
+    require(proxy_await(ccomm, &rank) == NULL);
     pthread_barrier_wait(&common->barrier);
     require(proxy_settle(ccomm));
-    for (unsigned i = 0; i < STRANGERS && common->annoyed && ccomm->rank == RANKS - 1; i++)
+    for (unsigned i = 0; i < STRANGERS && annoys; i++)
         close(files[i]);
 }
 
-static void part(struct coll_ccomm *ccomm)
+/* Of a communicator that has joined, or stays raw. */
+static void end(struct coll_ccomm *ccomm)
 {
-    proxy_leave(ccomm);
     proxy_end(ccomm);
     free(ccomm->shared.pinned);
     free(ccomm->shared.ring_numbers);
@@ -132,6 +144,12 @@ static void part(struct coll_ccomm *ccomm)
     free(ccomm->host_status);
     pthread_mutex_destroy(&ccomm->lock);
     free(ccomm);
+}
+
+static void part(struct coll_ccomm *ccomm)
+{
+    proxy_leave(ccomm);
+    end(ccomm);
 }
 
 /* Numbers that are not all used, and any lengths. */
@@ -166,12 +184,13 @@ static struct end end_of(const struct coll_ccomm *ccomm, int peer, bool sends)
 static bool offer(struct end *end, const struct coll_ccomm *ccomm, int to)
 {
     const uint32_t most = ccomm->shared.rings.slot_bytes;
-    const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
+    const uint64_t number = number_at(end->next), slot = number % ccomm->shared.rings.depth;
     if (end->next == SLOTS_ALL || __atomic_load_n(&end->ring.taken[slot].number, __ATOMIC_ACQUIRE) != end->moved[slot])
         return false;
     memset(end->ring.slots + slot * most, value_at(end->next, ccomm->rank, to), bytes_at(end->next, most));
     end->ring.full[slot].bytes = bytes_at(end->next, most);
     __atomic_store_n(&end->ring.full[slot].number, number + 1, __ATOMIC_RELEASE);
+    __atomic_store_n(&ccomm->host_status->bell, 1, __ATOMIC_RELEASE);
     end->moved[slot] = number + 1;
     end->next++;
     return true;
@@ -180,7 +199,7 @@ static bool offer(struct end *end, const struct coll_ccomm *ccomm, int to)
 static bool take(struct end *end, const struct coll_ccomm *ccomm, int from)
 {
     const uint32_t most = ccomm->shared.rings.slot_bytes;
-    const uint64_t number = number_at(end->next), slot = number % RING_SLOTS;
+    const uint64_t number = number_at(end->next), slot = number % ccomm->shared.rings.depth;
     if (end->next == SLOTS_ALL || __atomic_load_n(&end->ring.full[slot].number, __ATOMIC_ACQUIRE) != number + 1)
         return false;
     require(end->ring.full[slot].bytes == bytes_at(end->next, most));
@@ -191,22 +210,23 @@ static bool take(struct end *end, const struct coll_ccomm *ccomm, int from)
     return true;
 }
 
-/* All ranks with all others, until all has come. */
-static void move_slots(struct coll_ccomm *ccomm)
+/* All hosts with all others, until all has come. */
+static void move_slots(struct coll_ccomm *ccomm, int each)
 {
-    struct end out[RANKS], in[RANKS];
-    for (int peer = 0; peer < RANKS; peer++)
-        if (peer != ccomm->rank) {
-            out[peer] = end_of(ccomm, peer, true);
-            in[peer] = end_of(ccomm, peer, false);
+    struct end out[HOSTS], in[HOSTS];
+    for (int host = 0; host < HOSTS; host++)
+        if (host * each != ccomm->rank) {
+            out[host] = end_of(ccomm, host * each, true);
+            in[host] = end_of(ccomm, host * each, false);
         }
-    for (unsigned left = 2 * (RANKS - 1) * SLOTS_ALL, moved = 1; left > 0; left -= moved) {
+    for (unsigned left = 2 * (HOSTS - 1) * SLOTS_ALL, moved = 1; left > 0; left -= moved) {
         if (moved == 0)
             usleep(50);
         moved = 0;
-        for (int peer = 0; peer < RANKS; peer++)
-            if (peer != ccomm->rank)
-                moved += (unsigned)offer(&out[peer], ccomm, peer) + (unsigned)take(&in[peer], ccomm, peer);
+        for (int host = 0; host < HOSTS; host++)
+            if (host * each != ccomm->rank)
+                moved +=
+                    (unsigned)offer(&out[host], ccomm, host * each) + (unsigned)take(&in[host], ccomm, host * each);
     }
 }
 
@@ -217,30 +237,30 @@ static int exit_of(pid_t pid)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 256 + WTERMSIG(status);
 }
 
-static void be_host(struct common *common, int rank)
+static void be_host(struct common *common, int host)
 {
-    struct coll_ccomm *ccomm = member_make(rank);
+    struct coll_ccomm *ccomm = member_make(host, common->each);
     join(ccomm, common);
-    move_slots(ccomm);
+    move_slots(ccomm, common->each);
     require(ccomm->failed == COLL_SUCCESS);
     part(ccomm);
     _exit(0);
 }
 
 /* Also where strangers connect before the ranks do. */
-TEST_LOOP(slots_go_from_host_to_host, 2)
+TEST_LOOP(slots_go_from_host_to_host, 4)
 {
-    struct common *common = common_make();
-    pid_t pids[RANKS];
-    common->annoyed = _i == 1;
-    for (int rank = 0; rank < RANKS; rank++)
-        if ((pids[rank] = fork()) == 0)
-            be_host(common, rank);
-    for (int rank = 0; rank < RANKS; rank++)
-        ck_assert_int_eq(exit_of(pids[rank]), 0);
+    struct common *common = common_make(_i < 2 ? 1 : MANY);
+    pid_t pids[HOSTS];
+    common->annoyed = _i % 2 == 1;
+    for (int host = 0; host < HOSTS; host++)
+        if ((pids[host] = fork()) == 0)
+            be_host(common, host);
+    for (int host = 0; host < HOSTS; host++)
+        ck_assert_int_eq(exit_of(pids[host]), 0);
 }
 
-/* Rank 1 ends in one way or another; a child that it has forked goes on. */
+/* Host 1 ends in one way or another; a child that it has forked goes on. */
 enum { KILLED, LEFT, ENDS };
 
 static void end_in_a_way(struct coll_ccomm *ccomm, int way)
@@ -254,12 +274,12 @@ static void end_in_a_way(struct coll_ccomm *ccomm, int way)
     raise(SIGKILL);
 }
 
-static void see_end(struct common *common, int rank, int way)
+static void see_end(struct common *common, int host, int way)
 {
-    struct coll_ccomm *ccomm = member_make(rank);
+    struct coll_ccomm *ccomm = member_make(host, common->each);
     join(ccomm, common);
     pthread_barrier_wait(&common->barrier);
-    if (rank == 1)
+    if (host == 1)
         end_in_a_way(ccomm, way);
     for (int i = 0; i < 5000 && __atomic_load_n(&ccomm->host_status->abort, __ATOMIC_ACQUIRE) == 0; i++)
         usleep(way == KILLED ? 1000 : 100);
@@ -271,16 +291,67 @@ static void see_end(struct common *common, int rank, int way)
     _exit(0);
 }
 
-TEST_LOOP(the_end_of_a_process_is_seen, ENDS)
+/* Also where hosts have no other links than those of the start: the hosts before and behind see it. */
+TEST_LOOP(the_end_of_a_process_is_seen, 2 * ENDS)
 {
-    struct common *common = common_make();
-    pid_t pids[RANKS];
-    for (int rank = 0; rank < RANKS; rank++)
-        if ((pids[rank] = fork()) == 0)
-            see_end(common, rank, _i);
+    struct common *common = common_make(_i < ENDS ? 1 : MANY);
+    pid_t pids[HOSTS];
+    for (int host = 0; host < HOSTS; host++)
+        if ((pids[host] = fork()) == 0)
+            see_end(common, host, _i % ENDS);
     ck_assert_int_eq(exit_of(pids[1]), 256 + SIGKILL);
     ck_assert_int_eq(exit_of(pids[0]), 0);
     ck_assert_int_eq(exit_of(pids[2]), 0);
+}
+
+/* ---- A host that is not reached ---------------------------------------------------------------------------------- */
+
+/* Host 1 stops before it has answered anybody: its system takes connections, and the host before it waits for as long
+ * as one may be busy, and no longer. */
+static void await_stopped(struct common *common, int host)
+{
+    struct coll_ccomm *ccomm = member_make(host, common->each);
+    int rank = -1;
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    require(proxy_prepare(ccomm, &common->infos[host]));
+    pthread_barrier_wait(&common->barrier);
+    if (host == 1)
+        raise(SIGSTOP);
+    for (int i = 0; i < HOSTS; i++)
+        proxy_connect(ccomm, i * common->each, &common->infos[i]);
+    require(proxy_start(ccomm));
+    proxy_expect(ccomm);
+    const char *why = proxy_await(ccomm, &rank);
+    if (host == 0) {
+        require(rank == common->each && why != NULL && strcmp(why, "it takes connections, and does not answer") == 0);
+        common->over = true;
+    }
+    while (!common->over)
+        usleep(1000);
+    end(ccomm);
+    _exit(host == 0 || why == NULL ? 0 : 1);
+}
+
+/* With few ranks and with many, at the same time, as it takes long. */
+TEST(a_stopped_process_is_given_up)
+{
+    enum { WORLDS = 2 };
+    pid_t pids[WORLDS][HOSTS];
+    int status;
+    for (int world = 0; world < WORLDS; world++) {
+        struct common *common = common_make(world == 0 ? 1 : MANY);
+        for (int host = 0; host < HOSTS; host++)
+            if ((pids[world][host] = fork()) == 0)
+                await_stopped(common, host);
+    }
+    for (int world = 0; world < WORLDS; world++) {
+        const pid_t stopped = pids[world][1];
+        require(waitpid(stopped, &status, WUNTRACED) == stopped && WIFSTOPPED(status));
+        ck_assert_int_eq(exit_of(pids[world][0]), 0);
+        ck_assert_int_eq(exit_of(pids[world][2]), 0);
+        require(kill(stopped, SIGKILL) == 0);
+        ck_assert_int_eq(exit_of(stopped), 256 + SIGKILL);
+    }
 }
 
 int main(void)

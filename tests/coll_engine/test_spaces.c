@@ -116,6 +116,20 @@ static void lose_the_cable(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
+/* Frames for an address that nobody has arrive and are dropped without an answer, as by a firewall. */
+static void join_behind_a_firewall(struct rank *rank)
+{
+    plug_in(rank);
+    if (rank->rank == 0)
+        command("ip neighbour replace 10.77.0.2 lladdr 02:00:00:00:00:fe dev cable nud permanent");
+    ranks_meet();
+    const long began = now_ms();
+    rank_begin(rank);
+    require(now_ms() - began >= 4000);
+    rank_gather(rank, rank->comm, false);
+    rank_end(rank);
+}
+
 int main(void)
 {
     if (system("unshare -n ip link add name cable type veth peer name other >/dev/null 2>&1") != 0) {
@@ -126,5 +140,6 @@ int main(void)
     tcase_add_checked_fixture(tests, set_up, NULL);
     tcase_add_test(tests, overflow_goes_by_the_cable);
     add_ranks(tests, "a_host_that_is_silent_is_given_up", ranks_start, lose_the_cable, RANKS, 1);
+    add_ranks(tests, "a_network_that_drops_packets_keeps_all_raw", ranks_start, join_behind_a_firewall, RANKS, 1);
     return suite_run("spaces", tests);
 }

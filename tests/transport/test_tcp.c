@@ -545,7 +545,7 @@ TEST(nobody_at_the_address_breaks_the_link)
     open_link(LINK_DIALLED, address); /* nobody listens for it */
     ck_assert_int_eq(STRAIT_OK, link_connect(side.link, address, sizeof(address)));
     WAIT_UNTIL(&side, 1, side.closed);
-    ck_assert_str_eq("the peer is not reached", side.why);
+    ck_assert_str_eq("the connection was refused", side.why);
 }
 
 static const struct {
