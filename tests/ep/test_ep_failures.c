@@ -618,7 +618,7 @@ static void run_order(struct member *member)
     party_update(&c);
     require(strait_ep_combine(a.handle, &back, &sum, 0, NULL) == STRAIT_ERR_INVALID); /* no dispatch */
     require(strait_ep_complete(a.handle, NULL) == STRAIT_ERR_INVALID);
-    require(strait_ep_dispatch(a.handle, &in, &out, 4, NULL) == STRAIT_ERR_INVALID);
+    require(strait_ep_dispatch(a.handle, &in, &out, 1u << 31, NULL) == STRAIT_ERR_INVALID);
     require(strait_ep_dispatch(a.handle, &in, &out, STRAIT_EP_SEND_ONLY, NULL) == STRAIT_OK);
     require(strait_ep_dispatch(a.handle, &in, &out, 0, NULL) == STRAIT_ERR_INVALID); /* of the same handle */
     require(strait_ep_combine(a.handle, &back, &sum, 0, NULL) == STRAIT_ERR_INVALID);
