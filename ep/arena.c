@@ -63,8 +63,8 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
     arena->weights = place(arena, arena->row_buffers, arena->weights_stride);
     arena->scales = place(arena, arena->row_buffers, arena->scales_stride);
     /* Decoded rows, and those of the rank itself, stay in a GPU's own memory. */
-    const bool far = coded && config->memory == STRAIT_EP_CUDA;
-    arena->rows = place(arena, far ? 0 : arena->row_buffers, arena->rows_stride);
+    const bool on_gpu = coded && config->memory == STRAIT_EP_CUDA;
+    arena->rows = place(arena, on_gpu ? 0 : arena->row_buffers, arena->rows_stride);
     arena->chunks = place(arena, (uint64_t)arena->row_buffers * ranks, arena->chunk_bytes);
     arena->heap = place(arena, 1, arena->heap_bytes);
     arena->bytes = (arena->bytes + 4095) / 4096 * 4096;

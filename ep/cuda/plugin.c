@@ -94,6 +94,8 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
+/* A phase on the device of the group. Those of rows get what the plugin adds to the view, and are the coder's in a
+ * coded group. */
 #define PHASE_OF(name, launched)                                                              \
     static enum strait_status cuda_##name(void *context, const struct ep_##name##_args *args, \
                                           struct CUstream_st *stream)                         \
