@@ -298,12 +298,14 @@ static enum strait_status open_backend(struct strait_ep_group *group, struct tol
     struct ep_open_args args = {.config = config,
                                 .coded = group->view.coded,
                                 .far = config->memory == STRAIT_EP_CUDA && !group->peer,
+                                .coding = &group->view.coding,
                                 .text = told.text,
                                 .text_size = told.size};
 
     if (ep_arena_plan(config, args.coded, &group->view.at) != STRAIT_OK)
         return tell(told, STRAIT_ERR_INVALID, "coded: tokens_max * row_bytes_max is too large for a chunk");
     args.at = group->view.at;
+    group->view.coding = (struct ep_coding){0};
     const enum strait_status status = group->ops->open(&args, &group->context);
     return status == STRAIT_ERR_NO_MEMORY ? tell(told, status, "no memory for the backend") : status;
 }

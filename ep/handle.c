@@ -249,8 +249,9 @@ static bool dispatch_good(const struct strait_ep_handle *handle, const struct st
     if (!empty &&
         ((out->weights != NULL && in->weights == NULL) || (out->scales.data != NULL && in->scales.data == NULL)))
         return false;
-    return (out->topk == NULL || !experts) && (out->expert_counts == NULL || (low_latency && experts)) &&
-           (out->rank_counts == NULL || low_latency);
+    const uint32_t id_bytes = (flags & STRAIT_EP_WIDE_IDS) != 0 ? 8 : 4;
+    return (out->topk == NULL || (!experts && (uintptr_t)out->topk % id_bytes == 0)) &&
+           (out->expert_counts == NULL || (low_latency && experts)) && (out->rank_counts == NULL || low_latency);
 }
 
 static struct ep_send_args send_of(const struct strait_ep_handle *handle, const struct strait_ep_dispatch_in *in)

@@ -75,8 +75,8 @@ struct ep_handle_state {
     uint32_t tickets[30];
 };
 
-/* What the CUDA backend has in memory of its device for groups whose rows cross host memory or are coded; the plugin
- * puts it into the view. Rows of the rank itself lie at `own` as others do in the rows area. The rest is for coded
+/* What the CUDA backend has in memory of its device for groups whose rows cross host memory or are coded; open fills it
+ * in. Rows of the rank itself lie at `own` as others do in the rows area. The rest is for coded
  * groups: rows of others are decoded by launches of the codec between kernels, which are of a fixed size: lists of rows
  * end with EP_NO_ROW. HT chunks are written and read where they lie; the place of a LL chunk follows from the epoch,
  * which only kernels know, so they are coded at `chunks` and copied. */
@@ -357,8 +357,9 @@ struct ep_settle_args {
 struct ep_open_args {
     const struct strait_ep_config *config; /* checked; defaults filled in */
     struct ep_arena at;
-    bool coded, far; /* far: rows of GPUs cross host memory */
-    char *text;      /* what went wrong, for people */
+    bool coded, far;          /* far: rows of GPUs cross host memory */
+    struct ep_coding *coding; /* of the view, zeroed; for open to fill */
+    char *text;               /* what went wrong, for people */
     size_t text_size;
 };
 

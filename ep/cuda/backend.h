@@ -1,4 +1,5 @@
-/* A group's place on its device, and what the table of the plugin has of memory. kernels.h says what each does. */
+/* A group's place on its device, what the table of the plugin has of memory, and coded rows. kernels.h says what each
+ * function of the table does. */
 #ifndef STRAIT_EP_CUDA_BACKEND_H
 #define STRAIT_EP_CUDA_BACKEND_H
 
@@ -52,5 +53,18 @@ enum strait_status ep_cuda_write(void *context, void *memory, const void *host, 
                                  struct CUstream_st *stream);
 enum strait_status ep_cuda_read(void *context, void *host, const void *memory, uint64_t bytes,
                                 struct CUstream_st *stream);
+
+/* ---- coder.c: the phases that move rows, as kernels with launches of the codec between them ---------------------- */
+
+/* Gets the codec, and memory for a group. ERR_UNSUPPORTED: no codec for this GPU, see args->text. ERR_NO_MEMORY. */
+enum strait_status ep_cuda_coder_open(struct ep_cuda *cuda, const struct ep_open_args *args);
+void ep_cuda_coder_close(struct ep_cuda *cuda);
+
+/* Phases of a coded group: enqueue, on the current device. False: a launch failed. */
+bool ep_cuda_coded_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream);
+bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream);
+bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream);
+bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream);
+bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream);
 
 #endif

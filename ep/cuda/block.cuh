@@ -171,6 +171,15 @@ DEVICE bool check_ranks(const ep_group_view &group, int32_t status, call_state &
     return call.failed == 0;
 }
 
+// A row of any rank at a slot, as it has come here: decoded, if it is coded.
+DEVICE uint8_t *row_of(const ep_group_view &group, uint64_t epoch, uint32_t row_bytes, uint32_t rank, uint64_t slot)
+{
+    if (rank == group.rank)
+        return own_row(group, epoch, row_bytes, slot);
+    return group.coded ? group.coding.decoded + slot * row_bytes
+                       : ep_rows_of(&group, group.rank, epoch, row_bytes, slot);
+}
+
 // What the decoder says of the rows of a rank. Numbers of rows that are not there fail, and come last.
 DEVICE int32_t decoded_status(const ep_coding &coding, uint32_t rank)
 {

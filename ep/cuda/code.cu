@@ -1,6 +1,7 @@
 // Coded rows: kernels before and after the codec's launches. A list names the rows of a chunk, whose number only the
 // device knows; what it lacks at its end is EP_NO_ROW, for which the encoder takes zeroes and the decoder nothing.
 #include "ep/cuda/block.cuh"
+#include "ep/cuda/lists.cuh"
 #include "ep/cuda/rows.cuh"
 
 namespace strait
@@ -68,19 +69,9 @@ DEVICE void list_experts(const ep_list_args &args, uint32_t rank, list_shared &a
     for (uint32_t from = 0, step = 0; from < all; from += THREADS, step++) {
         const uint32_t x = from + threadIdx.x;
         const uint32_t row = x < all ? expert_row_at(args, rank, x / topk, x % topk) : EP_NO_ROW;
-        const uint32_t ballot = __ballot_sync(ALL_LANES, row != EP_NO_ROW);
-        uint32_t *const counts = at.of_warps[step % 2];
-        if (lane_of_thread() == 0)
-            counts[warp_of_thread()] = count_bits(ballot);
-        __syncthreads();
-        uint32_t before = base;
-        for (uint32_t warp = 0; warp < WARPS; warp++) {
-            before += warp < warp_of_thread() ? counts[warp] : 0;
-            base += counts[warp];
-        }
-        before += count_bits(ballot & ((1u << lane_of_thread()) - 1));
-        if (row != EP_NO_ROW && before < coding.pages)
-            rows[before] = row;
+        const uint32_t place = take_place(row != EP_NO_ROW, at.of_warps, step, base);
+        if (row != EP_NO_ROW && place < coding.pages)
+            rows[place] = row;
     }
     const uint32_t count = base < coding.pages ? base : coding.pages;
     for (uint32_t i = count + threadIdx.x; i < coding.pages; i += THREADS)

@@ -1,4 +1,4 @@
-#include "ep/cuda/coder.h"
+#include "ep/cuda/backend.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,9 +9,8 @@
 
 struct ep_cuda_coder {
     const struct strait_codec *codec;
-    struct ep_coding coding; /* but for pages */
-    void *memory;            /* all of the above, and: */
-    void *scratch;           /* scratch_bytes, of one launch at a time */
+    void *memory;  /* of the coding, and: */
+    void *scratch; /* scratch_bytes, of one launch at a time */
     uint64_t scratch_bytes;
     void *zeroes; /* a row */
     uint32_t sm_budget;
@@ -35,7 +34,7 @@ static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *ar
     const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
     const uint64_t ranks = config->rank_count, came = ranks * config->tokens_max;
     const uint64_t decoded = low_latency && at->row_slots > came ? at->row_slots : came;
-    struct ep_coding *coding = &coder->coding;
+    struct ep_coding *coding = args->coding;
     uint64_t bytes = 0;
 
     coding->metadata_bytes = (at->chunk_bytes - (uint64_t)at->chunk_rows * config->row_bytes_max) / 16 * 16;
@@ -93,7 +92,6 @@ enum strait_status ep_cuda_coder_open(struct ep_cuda *cuda, const struct ep_open
         return STRAIT_ERR_NO_MEMORY;
     }
     place(coder, args, coder->memory);
-    coder->coding.own = cuda->own;
     cuda->coder = coder;
     return STRAIT_OK;
 }
@@ -210,17 +208,6 @@ static bool decode(const struct ep_cuda_coder *coder, const struct ep_group_view
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-/* A copy of a phase's view, with what is the coder's; pages for each rank. */
-static struct ep_group_view view_of(const struct ep_cuda_coder *coder, const struct ep_group_view *group,
-                                    uint32_t pages)
-{
-    struct ep_group_view view = *group;
-
-    view.coding = coder->coding;
-    view.coding.pages = pages;
-    return view;
-}
-
 /* Pages of a LL combine's chunks. */
 static uint32_t pages_back(const struct ep_group_view *group, const struct ep_handle_view *handle)
 {
@@ -244,11 +231,10 @@ static bool hand_over(const struct ep_cuda *cuda, const struct ep_group_view *gr
 
 bool ep_cuda_coded_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream)
 {
-    const struct ep_cuda_coder *coder = cuda->coder;
     struct ep_send_args coded = *args;
     const struct tensor tokens = {args->rows, args->tokens, args->row_bytes, args->type};
 
-    coded.group = view_of(coder, &args->group, args->group.tokens_max);
+    coded.group.coding.pages = args->group.tokens_max;
     const struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND};
     if (!ep_cuda_good(ep_cuda_send(&coded, cuda->multiprocessors, stream)))
         return false;
@@ -263,7 +249,7 @@ bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_a
     const uint64_t all = (uint64_t)args->group.rank_count * args->group.tokens_max;
     struct tensor rows = {args->rows, args->group.low_latency ? all : args->row_count, args->row_bytes, args->type};
 
-    coded.group = view_of(coder, &args->group, args->group.tokens_max);
+    coded.group.coding.pages = args->group.tokens_max;
     if (args->handle.layout == STRAIT_EP_EXPERT_MAJOR) {
         rows.base = coded.group.coding.decoded;
         rows.count = all;
@@ -276,11 +262,10 @@ bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_a
 
 bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream)
 {
-    const struct ep_cuda_coder *coder = cuda->coder;
     struct ep_stage_args coded = *args;
     struct tensor rows = {args->rows, args->group.at.row_slots, args->row_bytes, args->type};
 
-    coded.group = view_of(coder, &args->group, args->group.tokens_max);
+    coded.group.coding.pages = args->group.tokens_max;
     if (args->handle.layout == STRAIT_EP_EXPERT_MAJOR)
         rows.base = coded.group.coding.own; /* sums of each record; HT has one buffer */
     const struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_STAGE};
@@ -292,14 +277,13 @@ bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args 
 
 bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream)
 {
-    const struct ep_cuda_coder *coder = cuda->coder;
     const bool by_expert = args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
     struct ep_send_back_args coded = *args;
     const uint64_t zones = by_expert ? args->group.local_experts : 1;
     const struct tensor rows = {args->rows, zones * args->group.rank_count * args->group.tokens_max, args->row_bytes,
                                 args->type};
 
-    coded.group = view_of(coder, &args->group, pages_back(&args->group, &args->handle));
+    coded.group.coding.pages = pages_back(&args->group, &args->handle);
     const struct ep_list_args listed = {
         .group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND_BACK, .by_expert = by_expert};
     return ep_cuda_good(ep_cuda_send_back(&coded, cuda->multiprocessors, stream)) && list(cuda, &listed, stream) &&
@@ -315,8 +299,7 @@ bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_arg
     const uint64_t came = (uint64_t)args->group.rank_count * args->group.tokens_max;
     struct ep_reduce_args coded = *args;
 
-    coded.group =
-        view_of(coder, &args->group, low_latency ? pages_back(&args->group, &args->handle) : args->group.tokens_max);
+    coded.group.coding.pages = low_latency ? pages_back(&args->group, &args->handle) : args->group.tokens_max;
     const struct tensor rows = {coded.group.coding.decoded, low_latency ? args->group.at.row_slots : came,
                                 args->row_bytes, args->type};
     const struct ep_list_args listed = {

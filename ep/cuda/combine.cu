@@ -115,12 +115,8 @@ DEVICE void find_source(const ep_reduce_args &args, uint32_t rank, reduce_shared
     const ep_announce said = {load_fresh(&at_rank->offset), load_fresh(&at_rank->rows)};
     uint64_t room = base + count;
     const uint8_t *rows;
-    if (is_coded(group, rank))
-        rows = group.coding.decoded;
-    else if (rank == group.rank && (group.low_latency || said.offset == 0))
-        rows = own_row(group, at.call.epoch, args.row_bytes, 0);
-    else if (group.low_latency)
-        rows = ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, 0);
+    if (group.low_latency || group.coded || (rank == group.rank && said.offset == 0))
+        rows = row_of(group, at.call.epoch, args.row_bytes, rank, 0);
     else
         rows = ep_announced(&group, rank, said, args.row_bytes, &room);
     if (rows == nullptr || base + count > room)
@@ -170,10 +166,7 @@ DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t
     const uint64_t slot = static_cast<uint64_t>(token) * topk + lane;
     term_list &terms = at.terms[warp_of_thread()];
     if (rank < STRAIT_EP_RANKS_MAX) {
-        terms.rows[before] = rank == args.group.rank ? own_row(args.group, at.call.epoch, args.row_bytes, slot)
-                             : args.group.coded
-                                 ? args.group.coding.decoded + slot * args.row_bytes
-                                 : ep_rows_of(&args.group, args.group.rank, at.call.epoch, args.row_bytes, slot);
+        terms.rows[before] = row_of(args.group, at.call.epoch, args.row_bytes, rank, slot);
         terms.weights[before] = args.weights != nullptr ? args.weights[slot] : 1.0f;
     }
     return count_bits(__ballot_sync(ALL_LANES, rank < STRAIT_EP_RANKS_MAX));

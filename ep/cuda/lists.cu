@@ -47,31 +47,20 @@ DEVICE void keep_numbers(const ep_route_args &args, uint32_t token)
     }
 }
 
-// Makes the list of one rank, THREADS tokens in a step: a token's place is the number of those before it, by ballots of
-// warps and the sums of their counts.
+// Makes the list of one rank, THREADS tokens in a step.
 DEVICE void list_tokens(const ep_route_args &args, uint32_t rank, route_shared &at)
 {
-    const uint32_t ranks = args.group.rank_count, warp = warp_of_thread();
+    const uint32_t ranks = args.group.rank_count;
     uint32_t base = 0;
     for (uint32_t from = 0, step = 0; from < args.tokens; from += THREADS, step++) {
         const uint32_t token = from + threadIdx.x;
         const bool goes = token < args.tokens && goes_to(args, token, rank);
-        const uint32_t ballot = __ballot_sync(ALL_LANES, goes);
-        uint32_t *const counts = at.counts[step % 2];
-        if (lane_of_thread() == 0)
-            counts[warp] = count_bits(ballot);
-        __syncthreads();
-        uint32_t before = count_bits(ballot & ((1u << lane_of_thread()) - 1)), all = 0;
-        for (uint32_t w = 0; w < WARPS; w++) {
-            before += w < warp ? counts[w] : 0;
-            all += counts[w];
-        }
+        const uint32_t place = take_place(goes, at.counts, step, base);
         if (token < args.tokens)
             args.handle.send_index[static_cast<uint64_t>(token) * ranks + rank] =
-                goes ? static_cast<int32_t>(base + before) : -1;
+                goes ? static_cast<int32_t>(place) : -1;
         if (goes)
-            args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + base + before] = token;
-        base += all;
+            args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + place] = token;
     }
     if (threadIdx.x == 0)
         args.handle.send_count[rank] = base;

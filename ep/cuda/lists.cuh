@@ -20,6 +20,23 @@ struct record_place {
     uint32_t rank, j;
 };
 
+// For all threads, in a loop of a block: the place of a thread among those that want one, in the order of threads,
+// behind `base`, which becomes that of the next step. counts: of two steps in turn, as the other is still read.
+DEVICE uint32_t take_place(bool wants, uint32_t (&counts)[2][WARPS], uint32_t step, uint32_t &base)
+{
+    const uint32_t ballot = __ballot_sync(ALL_LANES, wants), warp = warp_of_thread();
+    uint32_t *const of_warps = counts[step % 2];
+    if (lane_of_thread() == 0)
+        of_warps[warp] = count_bits(ballot);
+    __syncthreads();
+    uint32_t place = base + count_bits(ballot & ((1u << lane_of_thread()) - 1));
+    for (uint32_t w = 0; w < WARPS; w++) {
+        place += w < warp ? of_warps[w] : 0;
+        base += of_warps[w];
+    }
+    return place;
+}
+
 // For all threads, after a barrier: bases from counts.
 DEVICE void add_bases(record_lists &lists, uint32_t ranks)
 {

@@ -319,13 +319,9 @@ DEVICE arrival arrival_of(const ep_receive_args &args, const record_lists &lists
 // Where the row of a record is. Null: in its place already, by the decoder.
 DEVICE const uint8_t *came_row(const ep_receive_args &args, const arrival &is, uint64_t epoch)
 {
-    if (is.rank == args.group.rank)
-        return own_row(args.group, epoch, args.row_bytes, is.slot);
-    if (!args.group.coded)
-        return ep_rows_of(&args.group, args.group.rank, epoch, args.row_bytes, is.slot);
-    if (args.handle.layout != STRAIT_EP_EXPERT_MAJOR)
+    if (is_coded(args.group, is.rank) && args.handle.layout != STRAIT_EP_EXPERT_MAJOR)
         return nullptr;
-    return args.group.coding.decoded + is.slot * args.row_bytes;
+    return row_of(args.group, epoch, args.row_bytes, is.rank, is.slot);
 }
 
 DEVICE void give_rows(const ep_receive_args &args, const record_range &range, receive_shared &at)

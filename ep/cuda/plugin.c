@@ -2,7 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "ep/cuda/coder.h"
+#include "ep/cuda/backend.h"
 #include "ep/cuda/phases.h"
 
 __attribute__((visibility("default"))) ep_plugin_get strait_ep_plugin;
@@ -54,6 +54,18 @@ static void cuda_close(void *context)
     free(cuda);
 }
 
+/* What rows need besides the arenas. */
+static enum strait_status open_rows(struct ep_cuda *cuda, const struct ep_open_args *args)
+{
+    cuda->far = args->far;
+    if (!args->far && !args->coded)
+        return STRAIT_OK;
+    cuda->own = args->coding->own = ep_cuda_alloc(cuda, args->at.row_buffers * args->at.rows_stride);
+    if (cuda->own == NULL)
+        return STRAIT_ERR_NO_MEMORY;
+    return args->coded ? ep_cuda_coder_open(cuda, args) : STRAIT_OK;
+}
+
 static enum strait_status cuda_open(const struct ep_open_args *args, void **context)
 {
     const char *blocking = getenv("CUDA_LAUNCH_BLOCKING");
@@ -69,14 +81,7 @@ static enum strait_status cuda_open(const struct ep_open_args *args, void **cont
         return tell(args, error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE,
                     "the GPU cannot be used", cudaGetErrorString(error));
     }
-    enum strait_status status = STRAIT_OK;
-    cuda->far = args->far;
-    if (args->far || args->coded)
-        cuda->own = ep_cuda_alloc(cuda, args->at.row_buffers * args->at.rows_stride);
-    if ((args->far || args->coded) && cuda->own == NULL)
-        status = STRAIT_ERR_NO_MEMORY;
-    if (status == STRAIT_OK && args->coded)
-        status = ep_cuda_coder_open(cuda, args);
+    const enum strait_status status = open_rows(cuda, args);
     if (status != STRAIT_OK) {
         cuda_close(cuda);
         return status;
@@ -94,8 +99,7 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-/* A phase on the device of the group. Those of rows get what the plugin adds to the view, and are the coder's in a
- * coded group. */
+/* A phase on the device of the group. Those of rows are the coder's in a coded group. */
 #define PHASE_OF(name, launched)                                                              \
     static enum strait_status cuda_##name(void *context, const struct ep_##name##_args *args, \
                                           struct CUstream_st *stream)                         \
@@ -110,14 +114,8 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
     }
 #define LAUNCH(name) ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
 #define PHASE(name)  PHASE_OF(name, LAUNCH(name))
-#define PHASE_OF_ROWS(name)                                                                                     \
-    static bool run_##name(const struct ep_cuda *cuda, const struct ep_##name##_args *own, cudaStream_t stream) \
-    {                                                                                                           \
-        struct ep_##name##_args copy = *own, *args = &copy;                                                     \
-        copy.group.coding.own = cuda->own;                                                                      \
-        return cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name);                   \
-    }                                                                                                           \
-    PHASE_OF(name, run_##name(cuda, args, stream))
+#define PHASE_OF_ROWS(name) \
+    PHASE_OF(name, cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name))
 
 PHASE(route)
 PHASE(announce)

@@ -188,7 +188,7 @@ struct strait_region {
     void *base;           /* first byte of page 0; encoders only read from it */
     uint64_t page_stride; /* bytes from one page to the next */
     uint64_t row_stride;  /* bytes from one row to the next; unused when rows is 1 */
-    uint32_t page_count;  /* pages of the region; every id is below this */
+    uint32_t page_count;  /* pages of the region; ids from this on do not exist */
     uint32_t rows;
     uint32_t row_bytes;
     uint32_t table;         /* codebook table for these values; ignored when decoding */

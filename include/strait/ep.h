@@ -190,7 +190,7 @@ enum strait_ep_flags {
      * group's last; else ERR_INVALID. So at most two are open. */
     STRAIT_EP_SEND_ONLY = 1,
     STRAIT_EP_GLOBAL_IDS = 2, /* numbers of experts in `topk` are global */
-    STRAIT_EP_WIDE_IDS = 4,   /* and int64 */
+    STRAIT_EP_WIDE_IDS = 4,   /* numbers of experts in `topk` are int64, at a multiple of 8 */
 };
 
 /* Sends rows to the ranks of their experts. May be called again after one update: the backward pass of combine. */

@@ -7,7 +7,7 @@
 #include <cuda_runtime_api.h>
 #include <string.h>
 
-#include "ep/cuda/coder.h"
+#include "ep/cuda/backend.h"
 #include "ep/cuda/phases.h"
 #include "ep/host.h"
 #include "tests/support.h"
@@ -258,7 +258,7 @@ static void draw_config(void)
 
 static void open_coder(struct rank *rank)
 {
-    const struct ep_open_args args = {.config = &config, .at = at, .coded = true};
+    const struct ep_open_args args = {.config = &config, .at = at, .coded = true, .coding = &rank->group.coding};
 
     rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS, .own = rank->own};
     require_cuda(cudaGetDevice(&rank->cuda.device));

@@ -607,8 +607,10 @@ static void run_order(struct member *member)
     const struct strait_ep_dispatch_out out = dispatch_out(memory[1]);
     const struct strait_ep_combine_in back = {.size = sizeof(back), .tokens = out.tokens};
     const struct strait_ep_combine_out sum = {.size = sizeof(sum), .tokens = in.tokens};
+    struct strait_ep_dispatch_out odd = out;
     struct party a, b, c;
 
+    odd.topk = memory[1] + 4;
     party_begin(&a, group, &scenario, 0, options);
     party_begin(&b, group, &scenario, 0, options);
     party_begin(&c, group, &scenario, 0, options);
@@ -619,6 +621,7 @@ static void run_order(struct member *member)
     require(strait_ep_combine(a.handle, &back, &sum, 0, NULL) == STRAIT_ERR_INVALID); /* no dispatch */
     require(strait_ep_complete(a.handle, NULL) == STRAIT_ERR_INVALID);
     require(strait_ep_dispatch(a.handle, &in, &out, 1u << 31, NULL) == STRAIT_ERR_INVALID);
+    require(strait_ep_dispatch(a.handle, &in, &odd, STRAIT_EP_WIDE_IDS, NULL) == STRAIT_ERR_INVALID);
     require(strait_ep_dispatch(a.handle, &in, &out, STRAIT_EP_SEND_ONLY, NULL) == STRAIT_OK);
     require(strait_ep_dispatch(a.handle, &in, &out, 0, NULL) == STRAIT_ERR_INVALID); /* of the same handle */
     require(strait_ep_combine(a.handle, &back, &sum, 0, NULL) == STRAIT_ERR_INVALID);
