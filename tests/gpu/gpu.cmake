@@ -46,7 +46,7 @@ if(STRAIT_HAVE_CUDA)
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
 
     # Expert parallelism, and its phases alone, one after another on one GPU.
-    add_executable(gpu_ep gpu/ep.c ep/world.c)
+    add_executable(gpu_ep gpu/ep.c gpu/ep_sides.c gpu/ep_times.c ep/world.c)
     target_link_libraries(gpu_ep PRIVATE strait_options strait_test_support strait-ep Threads::Threads CUDA::cudart_static)
     add_dependencies(gpu_ep strait-ep-cuda strait-cuda)
     strait_add_test(gpu_ep COMMAND gpu_ep LABELS gpu TIMEOUT 600
