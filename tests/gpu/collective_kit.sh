@@ -12,17 +12,7 @@ root=$here/../..
 # lib has what is tried alone: python is not to find anything else there.
 mkdir -p "$kit/lib/programs" "$kit/bin" "$kit/bench" "$kit/examples" "$kit/data"
 
-# copy FILE DIR: what a link names, under the link's name and without what only debuggers read.
-copy() {
-    cp -fL "$1" "$2/$(basename "$1")"
-    strip --strip-unneeded "$2/$(basename "$1")" 2>/dev/null || true
-}
-
-# needs FILE: the libraries that it needs, but for those of every system, and NCCL.
-needs() {
-    ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-        grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libnccl)\.so' || true
-}
+. "$here/kit_files.sh"
 
 for program in "$build"/tests/gpu_collective_* "$build/tools/strait" "$nccl_tests"/*_perf; do
     copy "$program" "$kit/bin"

@@ -1,8 +1,8 @@
 #!/bin/sh
 # ep_kit.sh BUILD DIR: gathers in DIR what a machine with GPUs needs to try expert parallelism: gpu_ep, gpu_ep_phases,
 # libstrait-ep, its plugin libstrait-ep-cuda, libstrait-codec and its plugin libstrait-cuda, what these load but for the C
-# library and the driver (protobuf-c), and run.sh. Build for the machine's compute capability (CMAKE_CUDA_ARCHITECTURES), targets gpu_ep and
-# gpu_ep_phases. The machine's C library must be no older than that of the build.
+# library and the driver (protobuf-c), and run.sh. Build targets gpu_ep and gpu_ep_phases for the machine's compute
+# capability (CMAKE_CUDA_ARCHITECTURES). The machine's C library must be no older than that of the build.
 #
 # There: DIR/run.sh [phases] [shapes] [graphs] [kill] [times] [sanitizer], without arguments all but the last. Exit status
 # 77: there is no GPU.
@@ -10,17 +10,7 @@ set -eu
 build=${1:?usage: ep_kit.sh BUILD DIR} kit=${2:?usage: ep_kit.sh BUILD DIR}
 mkdir -p "$kit/lib"
 
-# copy FILE DIR: what a link names, under the link's name and without what only debuggers read.
-copy() {
-    cp -fL "$1" "$2/$(basename "$1")"
-    strip --strip-unneeded "$2/$(basename "$1")" 2>/dev/null || true
-}
-
-# needs FILE: the libraries that it needs, but for those of every system.
-needs() {
-    ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-        grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\.so' || true
-}
+. "$(dirname "$0")/kit_files.sh"
 
 for program in gpu_ep gpu_ep_phases; do
     copy "$build/tests/$program" "$kit"

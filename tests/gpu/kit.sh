@@ -7,17 +7,7 @@ build=${1:?usage: kit.sh BUILD DIR} kit=${2:?usage: kit.sh BUILD DIR}
 here=$(dirname "$0")
 mkdir -p "$kit/lib" "$kit/chaos"
 
-# copy FILE DIR: what a link names, under the link's name and without what only debuggers read.
-copy() {
-    cp -fL "$1" "$2/$(basename "$1")"
-    strip --strip-unneeded "$2/$(basename "$1")" 2>/dev/null || true
-}
-
-# needs FILE: the libraries that it needs, but for those of every system.
-needs() {
-    ldd "$1" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-        grep -vE '/(libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+)\.so'
-}
+. "$here/kit_files.sh"
 
 for program in daemon/straitd tests/straitd-chaos tests/chaos-driver tests/gpu_pools; do
     copy "$build/$program" "$kit"
