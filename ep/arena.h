@@ -36,9 +36,12 @@ enum ep_flag {
 };
 
 struct ep_announce {
-    uint64_t offset; /* in the arena of the rank that announces: its tensor in the heap; 0: its rows area */
+    uint64_t offset; /* in the arena of the rank that announces: its tensor in the heap; 0: its rows area; EP_IN_PEERS:
+                      * its tensor of peers */
     uint64_t rows;   /* of row_bytes each, that are there */
 };
+
+#define EP_IN_PEERS 1u
 
 /* A rank that waits sleeps until the number changes. */
 struct ep_wake {

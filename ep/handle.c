@@ -229,6 +229,34 @@ static bool scales_good(const struct strait_ep_group *group, const struct strait
                                     scales->row_bytes % 4 == 0 && scales->row_bytes <= group->config.scale_bytes_max);
 }
 
+/* Tensors of peers, NULL: none. */
+static bool peers_good(const struct strait_ep_handle *handle, void *const *peers)
+{
+    if (peers == NULL)
+        return true;
+    for (uint32_t rank = 0; rank < handle->group->config.rank_count; rank++)
+        if (peers[rank] == NULL || (uintptr_t)peers[rank] % 16 != 0)
+            return false;
+    return handle->view.layout == STRAIT_EP_FLAT;
+}
+
+/* Where a tensor of FLAT is announced to lie, if rows go straight there. */
+static struct ep_announce place_of(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor,
+                                   void *const *peers, uint32_t rows)
+{
+    if (handle->view.layout != STRAIT_EP_FLAT)
+        return (struct ep_announce){0, 0};
+    if (peers != NULL && !handle->group->view.coded)
+        return (struct ep_announce){EP_IN_PEERS, rows};
+    return ep_group_place(handle->group, tensor->data, tensor->row_bytes);
+}
+
+static void copy_peers(const struct strait_ep_handle *handle, void *const *peers, struct ep_peers *to)
+{
+    if (peers != NULL)
+        memcpy(to->tensors, peers, handle->group->config.rank_count * sizeof(peers[0]));
+}
+
 static bool dispatch_good(const struct strait_ep_handle *handle, const struct strait_ep_dispatch_in *in,
                           const struct strait_ep_dispatch_out *out, uint32_t flags)
 {
@@ -250,6 +278,8 @@ static bool dispatch_good(const struct strait_ep_handle *handle, const struct st
         ((out->weights != NULL && in->weights == NULL) || (out->scales.data != NULL && in->scales.data == NULL)))
         return false;
     const uint32_t id_bytes = (flags & STRAIT_EP_WIDE_IDS) != 0 ? 8 : 4;
+    if (!peers_good(handle, out->peers))
+        return false;
     return (out->topk == NULL || (!experts && (uintptr_t)out->topk % id_bytes == 0)) &&
            (out->expert_counts == NULL || (low_latency && experts)) && (out->rank_counts == NULL || low_latency);
 }
@@ -305,7 +335,7 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
     if (handle == NULL || in == NULL || out == NULL || !dispatch_good(handle, in, out, flags))
         return STRAIT_ERR_INVALID;
     struct strait_ep_group *group = handle->group;
-    const struct ep_send_args send = send_of(handle, in);
+    struct ep_send_args send = send_of(handle, in);
     struct ep_announce_args announce = {.group = group->view, .handle = handle->view};
     enum strait_status status = ep_group_usable(group);
     if (status != STRAIT_OK)
@@ -315,8 +345,8 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
     handle->receive = receive_of(handle, out, flags);
     handle->weighted = in->weights != NULL;
     if (!group->view.low_latency) {
-        if (handle->view.layout == STRAIT_EP_FLAT)
-            announce.announce = ep_group_place(group, out->tokens.data, out->tokens.row_bytes);
+        announce.announce = place_of(handle, &out->tokens, out->peers, out->rows);
+        copy_peers(handle, out->peers, &send.peers);
         if (announce.announce.offset != 0) {
             handle->receive.rows = NULL;
             if (announce.announce.rows > out->rows)
@@ -353,7 +383,8 @@ static bool combine_good(const struct strait_ep_handle *handle, const struct str
     if (!rows_good(group, &in->tokens) || !rows_good(group, &out->tokens) || !same_rows(&in->tokens, &out->tokens) ||
         (type != STRAIT_ELEMENT_BF16 && type != STRAIT_ELEMENT_FP16 && type != STRAIT_ELEMENT_FP32))
         return false;
-    if ((out->tokens.data == NULL && handle->tokens > 0) || (in->tokens.data == NULL && (low_latency || some)))
+    if ((out->tokens.data == NULL && handle->tokens > 0) || (in->tokens.data == NULL && (low_latency || some)) ||
+        !peers_good(handle, in->peers))
         return false;
     if (low_latency)
         return in->weights == NULL && (out->weights == NULL || handle->view.layout == STRAIT_EP_EXPERT_MAJOR);
@@ -390,8 +421,7 @@ static enum strait_status stage(struct strait_ep_handle *handle, const struct st
                                  .row_bytes = in->tokens.row_bytes,
                                  .type = in->tokens.type};
 
-    if (handle->view.layout == STRAIT_EP_FLAT)
-        args.announce = ep_group_place(group, in->tokens.data, in->tokens.row_bytes);
+    args.announce = place_of(handle, &in->tokens, in->peers, in->rows);
     if (args.announce.offset != 0)
         args.rows = NULL;
     return group->ops->stage(group->context, &args, stream);
@@ -439,6 +469,7 @@ enum strait_status strait_ep_combine(struct strait_ep_handle *handle, const stru
     if (!begin_call(handle))
         return STRAIT_ERR_INVALID;
     handle->reduce = reduce_of(handle, out);
+    copy_peers(handle, in->peers, &handle->reduce.peers);
     status = group->view.low_latency ? combine_low_latency(handle, in, flags, stream)
                                      : combine_high_throughput(handle, in, stream);
     return outcome(group, status);

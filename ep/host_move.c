@@ -53,7 +53,8 @@ static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64
     if (count == 0)
         return;
     if (!group->low_latency)
-        rows = ep_announced(group, rank, *ep_announce_of(group, group->rank, rank), args->row_bytes, &room);
+        rows =
+            ep_announced(group, rank, *ep_announce_of(group, group->rank, rank), args->row_bytes, &args->peers, &room);
     if (rows == NULL) {
         ep_host_fail(group, STRAIT_ERR_CORRUPT, rank);
         return;

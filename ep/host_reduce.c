@@ -144,7 +144,7 @@ static bool find_sources(struct ep_host *host, const struct ep_reduce_args *args
             continue;
         }
         const struct ep_announce said = *ep_announce_of(group, group->rank, rank);
-        const uint8_t *rows = ep_announced(group, rank, said, args->row_bytes, &room);
+        const uint8_t *rows = ep_announced(group, rank, said, args->row_bytes, &args->peers, &room);
         if (rows == NULL || (uint64_t)args->handle.send_base[rank] + count > room) {
             ep_host_fail(group, STRAIT_ERR_CORRUPT, rank);
             return false;

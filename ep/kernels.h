@@ -198,10 +198,16 @@ static inline EP_BOTH uint8_t *ep_chunk_of(const struct ep_group_view *group, ui
            (epoch % group->at.row_buffers * group->rank_count + s) * group->at.chunk_bytes;
 }
 
+/* Tensors of peers (ep.h), as this rank reaches them; NULL: none. */
+struct ep_peers {
+    uint8_t *tensors[STRAIT_EP_RANKS_MAX];
+};
+
 /* Rows of row_bytes that rank `by` has announced here (HT): *rows becomes how many there are. NULL: the announcement is
- * not inside the heap of that rank. The values are those read by the caller after READY. */
+ * not inside the heap of that rank, or of a tensor that is not known here. The values are those read by the caller
+ * after READY. */
 static inline EP_BOTH uint8_t *ep_announced(const struct ep_group_view *group, uint32_t by, struct ep_announce said,
-                                            uint32_t row_bytes, uint64_t *rows)
+                                            uint32_t row_bytes, const struct ep_peers *peers, uint64_t *rows)
 {
     const uint64_t end = group->at.heap + group->at.heap_bytes;
 
@@ -210,6 +216,8 @@ static inline EP_BOTH uint8_t *ep_announced(const struct ep_group_view *group, u
         return group->arenas[by] + group->at.rows;
     }
     *rows = said.rows;
+    if (said.offset == EP_IN_PEERS)
+        return peers->tensors[by];
     if (said.offset < group->at.heap || said.offset > end || said.offset % 16 != 0 ||
         said.rows > (end - said.offset) / row_bytes)
         return NULL;
@@ -251,6 +259,7 @@ struct ep_announce_args {
 struct ep_send_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
+    struct ep_peers peers;
     const uint8_t *rows;   /* [tokens] or NULL */
     const float *weights;  /* [tokens][K] or NULL */
     const uint8_t *scales; /* [tokens] or NULL */
@@ -335,6 +344,7 @@ struct ep_send_back_args {
 struct ep_reduce_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
+    struct ep_peers peers;
     uint8_t *rows;        /* [tokens] */
     const float *weights; /* LL EXPERT_MAJOR: [tokens][K]; NULL: rows are added as they are */
     float *weights_out;   /* HT: [tokens][K] or NULL */
@@ -364,7 +374,7 @@ struct ep_open_args {
 };
 
 /* Incremented with every change of this header. */
-#define EP_OPS_VERSION 2u
+#define EP_OPS_VERSION 3u
 
 /* Functions return at once and enqueue on the stream, if there is one, unless they say otherwise. `context` is what
  * open made. Phases return ERR_DEVICE where a launch failed, else OK: what goes wrong later is told by the report. The

@@ -206,23 +206,37 @@ DEVICE bool check_decoded(const ep_group_view &group, call_state &call)
 
 // ---- The end --------------------------------------------------------------------------------------------------------
 
+DEVICE void clear_tickets(const ep_group_view &group)
+{
+    group.state->tickets[TICKET_BLOCKS] = 0;
+    group.state->tickets[TICKET_DECIDED] = 0;
+}
+
 // For all threads. Whether the block is the last of the launch: it then sees what all of them have stored.
 DEVICE bool is_last_block(const ep_group_view &group, call_state &call)
 {
-    uint32_t *ticket = &group.state->tickets[TICKET_BLOCKS];
     __syncthreads();
     if (threadIdx.x == 0) {
         fence_system();
-        call.is_last = atomicAdd(ticket, 1u) == gridDim.x - 1;
+        call.is_last = atomicAdd(&group.state->tickets[TICKET_BLOCKS], 1u) == gridDim.x - 1;
         if (call.is_last != 0) {
             fence_system();
-            *ticket = 0;
-            group.state->tickets[TICKET_DECIDED] = 0;
+            clear_tickets(group);
             call.failed = load_fresh(&group.state->failed);
         }
     }
     __syncthreads();
     return call.is_last != 0;
+}
+
+// For all threads, at the end of a launch that signals nothing: the last block clears the tickets.
+DEVICE void leave(const ep_group_view &group)
+{
+    if (!one_waits(group))
+        return;
+    __syncthreads();
+    if (threadIdx.x == 0 && atomicAdd(&group.state->tickets[TICKET_BLOCKS], 1u) == gridDim.x - 1)
+        clear_tickets(group);
 }
 
 // By the last block: what a phase with `begin` leaves behind.

@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant_
     for (uint32_t rank = 0; rank < group.rank_count && reads_chunks(args); rank++)
         if (at.counts[rank] > 0)
             fetch_chunk(args, rank, at.call);
-    is_last_block(group, at.call); // the last one clears the tickets
+    leave(group);
 }
 
 // ---- Chunks to their ranks ------------------------------------------------------------------------------------------

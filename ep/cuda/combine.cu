@@ -118,7 +118,7 @@ DEVICE void find_source(const ep_reduce_args &args, uint32_t rank, reduce_shared
     if (group.low_latency || group.coded || (rank == group.rank && said.offset == 0))
         rows = row_of(group, at.call.epoch, args.row_bytes, rank, 0);
     else
-        rows = ep_announced(&group, rank, said, args.row_bytes, &room);
+        rows = ep_announced(&group, rank, said, args.row_bytes, &args.peers, &room);
     if (rows == nullptr || base + count > room)
         atomicOr(&at.call.ranks, 1ull << rank);
     else
@@ -226,7 +226,9 @@ __global__ void __launch_bounds__(THREADS, 1) reduce_kernel(const __grid_constan
             reduce_rows<TYPE, BY_EXPERT, FEW>(args, at);
         }
     }
-    if (is_last_block(group, at.call) && !group.low_latency)
+    if (group.low_latency)
+        leave(group);
+    else if (is_last_block(group, at.call))
         signal_ranks(group, EP_FLAG_DONE, at.call);
 }
 
@@ -248,7 +250,7 @@ __global__ void __launch_bounds__(THREADS, 1) settle_kernel(const __grid_constan
     open_call(args.group, args.handle, false, call);
     if (call.failed == 0)
         wait_ranks(args.group, EP_FLAG_DONE, call);
-    is_last_block(args.group, call); // it clears the tickets
+    leave(args.group);
 }
 
 // ---- Kernels by type ------------------------------------------------------------------------------------------------

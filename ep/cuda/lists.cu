@@ -22,29 +22,30 @@ DEVICE int32_t number_at(const ep_route_args &args, uint64_t at)
     return number < 0 || number >= static_cast<int64_t>(args.group.experts) ? -1 : static_cast<int32_t>(number);
 }
 
-// Whether an expert of the token lives on the rank.
+// Whether an expert of the token lives on the rank. All numbers are loaded, as none of the loads waits for another
+// then.
 DEVICE bool goes_to(const ep_route_args &args, uint32_t token, uint32_t rank)
 {
     const uint32_t topk = args.handle.topk;
+    bool goes = false;
+#pragma unroll 8
     for (uint32_t k = 0; k < topk; k++) {
         const int32_t number = number_at(args, static_cast<uint64_t>(token) * topk + k);
-        if (number >= 0 && ep_rank_of(&args.group, number) == rank)
-            return true;
+        goes |= number >= 0 && ep_rank_of(&args.group, number) == rank;
     }
-    return false;
+    return goes;
 }
 
-// Numbers of the token, each once.
-DEVICE void keep_numbers(const ep_route_args &args, uint32_t token)
+// Number x of all tokens' numbers; -1 where its token has it before.
+DEVICE void keep_number(const ep_route_args &args, uint32_t x)
 {
-    const uint64_t first = static_cast<uint64_t>(token) * args.handle.topk;
-    for (uint32_t k = 0; k < args.handle.topk; k++) {
-        int32_t number = number_at(args, first + k);
-        for (uint32_t i = 0; i < k; i++)
-            if (number_at(args, first + i) == number)
-                number = -1;
-        args.handle.own_topk[first + k] = number;
-    }
+    const uint32_t first = x - x % args.handle.topk;
+    const int32_t number = number_at(args, x);
+    bool before = false;
+#pragma unroll 8
+    for (uint32_t i = first; i < x; i++)
+        before |= number_at(args, i) == number;
+    args.handle.own_topk[x] = before ? -1 : number;
 }
 
 // Makes the list of one rank, THREADS tokens in a step.
@@ -78,8 +79,9 @@ __global__ void __launch_bounds__(THREADS, 1) route_kernel(const __grid_constant
         return;
     for (uint32_t rank = blockIdx.x; rank < args.group.rank_count; rank += gridDim.x)
         list_tokens(args, rank, at);
-    for (uint32_t token = blockIdx.x * THREADS + threadIdx.x; token < args.tokens; token += gridDim.x * THREADS)
-        keep_numbers(args, token);
+    const uint32_t numbers = args.tokens * args.handle.topk;
+    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < numbers; x += gridDim.x * THREADS)
+        keep_number(args, x);
 }
 
 // ---- HT: what all ranks send to all ---------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ DEVICE uint32_t warp_of_launch()
 
 struct send_shared {
     call_state call;
-    uint8_t *rows[STRAIT_EP_RANKS_MAX]; // place 0 of the own list at each rank; null: nothing goes there
-    uint32_t room[STRAIT_EP_RANKS_MAX]; // places there
+    uint32_t count[STRAIT_EP_RANKS_MAX]; // places of the own list of each rank
+    uint8_t *rows[STRAIT_EP_RANKS_MAX];  // place 0 of it there; null: nothing goes there
+    uint32_t room[STRAIT_EP_RANKS_MAX];  // places there
     uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
 };
 
@@ -32,7 +33,7 @@ DEVICE uint64_t first_slot(const ep_send_args &args, uint32_t rank)
 DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
 {
     const ep_group_view &group = args.group;
-    const uint32_t count = args.handle.send_count[rank];
+    const uint32_t count = at.count[rank];
     at.rows[rank] = nullptr;
     at.room[rank] = 0;
     if (!takes_part(at.call, rank) || count == 0 || is_coded(group, rank))
@@ -45,7 +46,7 @@ DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
         const ep_announce *at_rank = ep_announce_of(&group, group.rank, rank);
         const ep_announce said = {load_fresh(&at_rank->offset), load_fresh(&at_rank->rows)};
         if (said.offset != 0 || rank != group.rank)
-            to = ep_announced(&group, rank, said, args.row_bytes, &rows);
+            to = ep_announced(&group, rank, said, args.row_bytes, &args.peers, &rows);
     }
     if (to == nullptr) {
         atomicOr(&at.call.ranks, 1ull << rank);
@@ -73,50 +74,50 @@ struct word_shares {
 
 // Stores `each` words for each place of a list: put(place * each + i, get(token, i)).
 template <class GET, class PUT>
-DEVICE void send_words(const ep_send_args &args, uint32_t rank, uint32_t each, word_shares &shares, const GET &get,
-                       const PUT &put)
+DEVICE void send_words(const ep_send_args &args, uint32_t rank, uint32_t count, uint32_t each, word_shares &shares,
+                       const GET &get, const PUT &put)
 {
-    const uint32_t words = args.handle.send_count[rank] * each;
+    const uint32_t words = count * each;
     for (uint32_t x = shares.begin(words); x < words; x += gridDim.x * THREADS) {
         const uint32_t token = args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + x / each];
         put(x, get(token, x % each));
     }
 }
 
-DEVICE void send_lists(const ep_send_args &args, uint32_t rank, const call_state &call, word_shares &shares)
+DEVICE void send_lists(const ep_send_args &args, uint32_t rank, const send_shared &at, word_shares &shares)
 {
     const ep_group_view &group = args.group;
     const uint32_t topk = args.handle.topk;
     const int32_t *own = args.handle.own_topk;
     int32_t *numbers =
-        ep_numbers_of(&group, rank, call.epoch, topk, static_cast<uint64_t>(group.rank) * group.tokens_max);
+        ep_numbers_of(&group, rank, at.call.epoch, topk, static_cast<uint64_t>(group.rank) * group.tokens_max);
     send_words(
-        args, rank, topk + 1, shares,
+        args, rank, at.count[rank], topk + 1, shares,
         [&](uint32_t token, uint32_t i) {
             return i < topk ? own[static_cast<uint64_t>(token) * topk + i] : static_cast<int32_t>(token);
         },
         [&](uint32_t x, int32_t number) { numbers[x] = number; });
-    uint32_t *counts = ep_counts_of(&group, rank, call.epoch, group.rank);
+    uint32_t *counts = ep_counts_of(&group, rank, at.call.epoch, group.rank);
     for (uint32_t i = shares.begin(group.rank_count); i < group.rank_count; i += gridDim.x * THREADS)
-        counts[i] = args.handle.send_count[i];
+        counts[i] = at.count[i];
 }
 
-DEVICE void send_weights(const ep_send_args &args, uint32_t rank, const call_state &call, word_shares &shares)
+DEVICE void send_weights(const ep_send_args &args, uint32_t rank, const send_shared &at, word_shares &shares)
 {
     const uint32_t topk = args.handle.topk;
-    float *weights = ep_weights_of(&args.group, rank, call.epoch, topk, first_slot(args, rank));
+    float *weights = ep_weights_of(&args.group, rank, at.call.epoch, topk, first_slot(args, rank));
     send_words(
-        args, rank, topk, shares,
+        args, rank, at.count[rank], topk, shares,
         [&](uint32_t token, uint32_t i) { return args.weights[static_cast<uint64_t>(token) * topk + i]; },
         [&](uint32_t x, float weight) { weights[x] = weight; });
 }
 
 // A warp for each place, since scales may be long.
-DEVICE void send_scales(const ep_send_args &args, uint32_t rank, const call_state &call)
+DEVICE void send_scales(const ep_send_args &args, uint32_t rank, const send_shared &at)
 {
-    const uint32_t words = args.scale_bytes / 4, count = args.handle.send_count[rank];
+    const uint32_t words = args.scale_bytes / 4, count = at.count[rank];
     uint32_t *to = reinterpret_cast<uint32_t *>(
-        ep_scales_of(&args.group, rank, call.epoch, args.scale_bytes, first_slot(args, rank)));
+        ep_scales_of(&args.group, rank, at.call.epoch, args.scale_bytes, first_slot(args, rank)));
     for (uint32_t j = warp_of_launch(); j < count; j += gridDim.x * WARPS) {
         const uint32_t token = args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + j];
         const uint32_t *from =
@@ -183,10 +184,13 @@ DEVICE void keep_weights(const ep_send_args &args, word_shares &shares)
 // For all threads. False: the group has failed.
 DEVICE bool find_rooms(const ep_send_args &args, send_shared &at)
 {
-    if (!args.group.low_latency && !wait_ranks(args.group, EP_FLAG_READY, at.call))
+    if (!args.group.low_latency && args.rows != nullptr && !wait_ranks(args.group, EP_FLAG_READY, at.call))
         return false;
-    for (uint32_t rank = threadIdx.x; rank < args.group.rank_count; rank += THREADS)
-        find_room(args, rank, at);
+    for (uint32_t rank = threadIdx.x; rank < args.group.rank_count; rank += THREADS) {
+        at.count[rank] = args.handle.send_count[rank];
+        if (args.rows != nullptr)
+            find_room(args, rank, at);
+    }
     return check_ranks(args.group, STRAIT_ERR_CORRUPT, at.call);
 }
 
@@ -196,7 +200,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
     send_shared &at = *reinterpret_cast<send_shared *>(memory);
     const ep_group_view &group = args.group;
     open_call(group, args.handle, args.begin, at.call);
-    if (at.call.failed == 0 && (args.rows == nullptr || find_rooms(args, at))) {
+    if (at.call.failed == 0 && find_rooms(args, at)) {
         word_shares shares = {0};
         if (args.keep_weights)
             keep_weights(args, shares);
@@ -204,11 +208,11 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
             if (!takes_part(at.call, rank))
                 continue;
             if (args.lists)
-                send_lists(args, rank, at.call, shares);
+                send_lists(args, rank, at, shares);
             if (args.weights != nullptr)
-                send_weights(args, rank, at.call, shares);
+                send_weights(args, rank, at, shares);
             if (args.scales != nullptr)
-                send_scales(args, rank, at.call);
+                send_scales(args, rank, at);
         }
         if (args.rows != nullptr)
             send_rows(args, at);
@@ -417,7 +421,7 @@ __global__ void __launch_bounds__(THREADS, 1) receive_kernel(const __grid_consta
         if (args.weights != nullptr || args.topk != nullptr)
             give_words(args, range, at);
     }
-    is_last_block(group, at.call); // the last one clears the tickets
+    leave(group);
 }
 
 // ---- LL combine: rows back to the ranks of their tokens -------------------------------------------------------------
@@ -425,34 +429,26 @@ __global__ void __launch_bounds__(THREADS, 1) receive_kernel(const __grid_consta
 struct send_back_shared {
     call_state call;
     record_lists lists;
-    uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
 };
 
-// A part of each row of a record: RANK_MAJOR one, EXPERT_MAJOR one of each expert here.
-DEVICE void send_record_back(const ep_send_back_args &args, const row_parts &cut, uint32_t part,
-                             const record_place &place, send_back_shared &at)
+// A part of the row of a record, EXPERT_MAJOR of its expert k, if that is here.
+DEVICE void send_row_back(const ep_send_back_args &args, const row_parts &cut, uint32_t part, const record_place &place,
+                          uint32_t k, const call_state &call)
 {
     const ep_group_view &group = args.group;
-    const uint32_t topk = args.handle.topk, lane = lane_of_thread();
+    const uint32_t topk = args.handle.topk;
     const uint64_t record = record_of(group, place);
-    const bool by_expert = args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
-    uint64_t slot = static_cast<uint64_t>(group.rank) * group.tokens_max + place.j;
-    int32_t row = lane == 0 ? static_cast<int32_t>(record) : -1;
-    if (by_expert) {
-        row = lane < topk ? args.handle.expert_row[record * topk + lane] : -1;
-        slot = static_cast<uint64_t>(args.handle.numbers[record * (topk + 1) + topk]) * topk + lane;
+    uint64_t row = record, slot = static_cast<uint64_t>(group.rank) * group.tokens_max + place.j;
+    if (args.handle.layout == STRAIT_EP_EXPERT_MAJOR) {
+        const int32_t expert_row = args.handle.expert_row[record * topk + k];
+        slot = static_cast<uint64_t>(args.handle.numbers[record * (topk + 1) + topk]) * topk + k;
+        if (expert_row < 0)
+            return;
+        row = static_cast<uint64_t>(expert_row);
     }
-    uint8_t **const places = at.places[warp_of_thread()];
-    if (row >= 0)
-        places[lane] = place.rank == group.rank ? own_row(group, at.call.epoch, args.row_bytes, slot)
-                                                : ep_rows_of(&group, place.rank, at.call.epoch, args.row_bytes, slot);
-    uint32_t left = __ballot_sync(ALL_LANES, row >= 0);
-    for (; left != 0; left &= left - 1) {
-        const uint32_t k = lowest_bit(left);
-        const uint32_t from = __shfl_sync(ALL_LANES, static_cast<uint32_t>(row), k);
-        copy_part(cut, part, args.rows + static_cast<uint64_t>(from) * args.row_bytes, places + k, 1);
-    }
-    __syncwarp();
+    uint8_t *const to = place.rank == group.rank ? own_row(group, call.epoch, args.row_bytes, slot)
+                                                 : ep_rows_of(&group, place.rank, call.epoch, args.row_bytes, slot);
+    copy_part(cut, part, args.rows + row * args.row_bytes, &to, 1);
 }
 
 __global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_constant__ ep_send_back_args args)
@@ -464,11 +460,14 @@ __global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_cons
     if (at.call.failed == 0) {
         load_lists(group, args.handle, at.call, at.lists);
         keep_own(group, at.lists);
-        const uint32_t warps = gridDim.x * WARPS, records = at.lists.base[group.rank_count];
-        const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, warps);
-        for (uint32_t task = warp_of_launch(); task < records * cut.parts; task += warps)
-            send_record_back(args, cut, task % cut.parts, find_record(at.lists, group.rank_count, task / cut.parts),
-                             at);
+        const uint32_t each = args.handle.layout == STRAIT_EP_EXPERT_MAJOR ? args.handle.topk : 1;
+        const uint32_t warps = gridDim.x * WARPS, rows = at.lists.base[group.rank_count] * each;
+        const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, rows, warps);
+        for (uint32_t task = warp_of_launch(); task < rows * cut.parts; task += warps) {
+            const uint32_t row = task / cut.parts;
+            send_row_back(args, cut, task % cut.parts, find_record(at.lists, group.rank_count, row / each), row % each,
+                          at.call);
+        }
     }
     if (!is_last_block(group, at.call))
         return;

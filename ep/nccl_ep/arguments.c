@@ -127,11 +127,11 @@ struct strait_ep_tensor nep_rows(const struct nep_view *view)
 }
 
 /* Where the values are: at `data`, or in a window of NCCL's. */
-static nep_result find_data(void **data, const struct nep_tensor *tensor, nep_comm comm, const char *name)
+static nep_result find_data(struct nep_view *view, const struct nep_tensor *tensor, nep_comm comm, const char *name)
 {
     const struct nep_nccl *nccl = nep_nccl();
     void *base = NULL;
-    *data = tensor->data;
+    view->data = tensor->data;
     if (tensor->data != NULL || tensor->window == NULL)
         return NEP_SUCCESS;
     if (nccl == NULL || nccl->WinGetUserPtr == NULL)
@@ -141,8 +141,25 @@ static nep_result find_data(void **data, const struct nep_tensor *tensor, nep_co
     if (result != NEP_SUCCESS || base == NULL)
         return nep_refuse(result != NEP_SUCCESS ? result : NEP_INVALID_ARGUMENT,
                           "%s: NCCL does not know the window, or its memory is not in reach", name);
-    *data = (uint8_t *)base + tensor->window_offset;
+    view->data = (uint8_t *)base + tensor->window_offset;
+    view->window = tensor->window;
+    view->window_offset = tensor->window_offset;
     return NEP_SUCCESS;
+}
+
+bool nep_peers(const struct nep_view *view, uint32_t rank_count, void *peers[STRAIT_EP_RANKS_MAX])
+{
+    const struct nep_nccl *nccl = nep_nccl();
+
+    if (view->window == NULL || nccl == NULL || nccl->GetPeerDevicePointer == NULL)
+        return false;
+    for (uint32_t rank = 0; rank < rank_count; rank++) {
+        peers[rank] = NULL;
+        if (nccl->GetPeerDevicePointer(view->window, view->window_offset, (int)rank, &peers[rank]) != NEP_SUCCESS ||
+            peers[rank] == NULL)
+            return false;
+    }
+    return true;
 }
 
 static nep_result find_shape(struct nep_view *view, const struct nep_tensor *tensor, const char *name)
@@ -175,7 +192,7 @@ nep_result nep_view(struct nep_view *view, const struct nep_tensor *tensor, nep_
     view->type = tensor->type;
     nep_result result = find_shape(view, tensor, name);
     if (result == NEP_SUCCESS)
-        result = find_data(&view->data, tensor, comm, name);
+        result = find_data(view, tensor, comm, name);
     if (result == NEP_SUCCESS && view->data == NULL && view->rows > 0)
         return nep_refuse(NEP_INVALID_ARGUMENT, "%s has neither data nor a window", name);
     return result;

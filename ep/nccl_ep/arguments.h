@@ -26,11 +26,16 @@ struct nep_view {
     size_t rows, values, row_bytes; /* values, row_bytes: of a row */
     unsigned dims;
     int type;
+    nep_window window; /* that data lies in, or NULL */
+    uint64_t window_offset;
 };
 
 /* Reads a descriptor. data NULL: it is not there, which is wrong unless `optional`. Windows are looked up with NCCL. */
 nep_result nep_view(struct nep_view *view, const struct nep_tensor *tensor, nep_comm comm, bool optional,
                     const char *name);
+/* Where tensors of all ranks lie that are at the same place of a window as this one. False: it is in none, or the ranks
+ * do not reach each other's. */
+bool nep_peers(const struct nep_view *view, uint32_t rank_count, void *peers[STRAIT_EP_RANKS_MAX]);
 size_t nep_type_bytes(int type); /* 0: unknown */
 struct strait_ep_tensor nep_rows(const struct nep_view *view);
 

@@ -42,6 +42,7 @@ static void find_nccl(void)
         {"ncclCommUserRank", offsetof(struct nep_nccl, CommUserRank), false},
         {"ncclCommCuDevice", offsetof(struct nep_nccl, CommCuDevice), false},
         {"ncclWinGetUserPtr", offsetof(struct nep_nccl, WinGetUserPtr), true},
+        {"ncclGetPeerDevicePointer", offsetof(struct nep_nccl, GetPeerDevicePointer), true},
     };
     nccl_found = FIND(RTLD_DEFAULT, entries, &nccl);
     for (int loaded = 1; loaded >= 0 && !nccl_found; loaded--) {

@@ -9,13 +9,14 @@
 
 #include "ep/nccl_ep/abi.h"
 
-/* What is called of NCCL; WinGetUserPtr is NULL before NCCL 2.29.7. */
+/* What is called of NCCL; functions of windows are NULL before NCCL 2.29.7. */
 struct nep_nccl {
     nep_result (*AllGather)(const void *send, void *receive, size_t count, int type, nep_comm comm, nep_stream stream);
     nep_result (*CommCount)(nep_comm comm, int *count);
     nep_result (*CommUserRank)(nep_comm comm, int *rank);
     nep_result (*CommCuDevice)(nep_comm comm, int *device);
     nep_result (*WinGetUserPtr)(nep_comm comm, nep_window window, void **pointer);
+    nep_result (*GetPeerDevicePointer)(nep_window window, size_t offset, int peer, void **pointer);
 };
 
 /* That which the program has loaded, or else libnccl.so.2. NULL: there is none. */

@@ -65,6 +65,14 @@ static size_t weights_of(const struct ncclEpHandle *handle)
     return handle->config.layout == STRAIT_EP_EXPERT_MAJOR ? 1 : handle->config.topk;
 }
 
+/* Tensors of all ranks, which rows go straight into or are read from, as windows of NCCL have them; NULL: by a copy. */
+static void *const *peers_of(const struct ncclEpHandle *handle, const struct nep_view *view,
+                             void *peers[STRAIT_EP_RANKS_MAX])
+{
+    const bool in_place = handle->config.layout == STRAIT_EP_FLAT;
+    return in_place && nep_peers(view, handle->group->config.rank_count, peers) ? peers : NULL;
+}
+
 /* ---- Dispatch ---------------------------------------------------------------------------------------------------- */
 
 struct dispatch {
@@ -237,6 +245,7 @@ static nep_result run_dispatch(const struct dispatch *dispatch, nep_stream strea
 {
     struct ncclEpHandle *handle = dispatch->handle;
     const int ids = dispatch->info.ids != NEP_IDS_AUTO ? dispatch->info.ids : handle->ids;
+    void *peers[STRAIT_EP_RANKS_MAX];
     const bool ll_experts = is_ll(handle) && handle->config.layout == STRAIT_EP_EXPERT_MAJOR;
     const struct strait_ep_dispatch_in in = {
         .size = sizeof(in),
@@ -253,6 +262,7 @@ static nep_result run_dispatch(const struct dispatch *dispatch, nep_stream strea
         .expert_counts = ll_experts ? dispatch->expert_counts.data : NULL,
         .rank_counts = is_ll(handle) ? dispatch->rank_counts.data : NULL,
         .rows = (uint32_t)dispatch->out.tokens.rows,
+        .peers = peers_of(handle, &dispatch->out.tokens, peers),
     };
     const uint32_t flags = (dispatch->config.send_only != 0 ? STRAIT_EP_SEND_ONLY : 0u) |
                            (ids == NEP_IDS_GLOBAL ? STRAIT_EP_GLOBAL_IDS : 0u) |
@@ -378,10 +388,13 @@ nep_result ncclEpCombine(nep_handle handle, const struct nep_combine_in *in, con
         result = check_combine(&combine);
     if (result != NEP_SUCCESS)
         return result;
+    void *peers[STRAIT_EP_RANKS_MAX];
     const struct strait_ep_combine_in ours = {
         .size = sizeof(ours),
         .tokens = nep_rows(&combine.in.tokens),
         .weights = combine.in.weights.data,
+        .peers = peers_of(handle, &combine.in.tokens, peers),
+        .rows = (uint32_t)combine.in.tokens.rows,
     };
     const struct strait_ep_combine_out made = {
         .size = sizeof(made),

@@ -40,6 +40,12 @@
  * Memory: tensors belong to the caller and must stay until the work is done. On GPUs they are device memory of the
  * group's device.
  *
+ * Tensors of peers: memory that all ranks reach without this library (windows of NCCL, symmetric memory of PyTorch, an
+ * arena of shared memory) can be what rows of HT FLAT go straight into and are read from, as memory of strait_ep_alloc
+ * is. peers[s] is then where the tensor of rank s lies as this rank reaches it, a multiple of 16, [rank_count] of them,
+ * read while the call is made; peers[rank] is the tensor itself. Either all ranks give them in a call, or none; each is
+ * believed when it says how many rows its tensor has. Where rows are compressed they are not used.
+ *
  * Threads: calls on one group, its handles included, must not run at once, strait_ep_async_error excepted.
  *
  * Failures of other ranks: whoever waits for a rank longer than timeout_ns gives up; strait_ep_async_error then names
@@ -182,7 +188,8 @@ struct strait_ep_dispatch_out {
                              * int32, with WIDE_IDS int64 */
     int32_t *expert_counts; /* LL EXPERT_MAJOR: [L] */
     int32_t *rank_counts;   /* LL: [R] */
-    uint32_t rows; /* HT: rows that the tensors have; fewer than `total` is an error, with DROP too. LL: ignored */
+    uint32_t rows;      /* HT: rows that the tensors have; fewer than `total` is an error, with DROP too. LL: ignored */
+    void *const *peers; /* HT FLAT: see "Tensors of peers", or NULL */
 };
 
 enum strait_ep_flags {
@@ -203,6 +210,8 @@ struct strait_ep_combine_in {
     size_t size;                    /* sizeof(struct strait_ep_combine_in) */
     struct strait_ep_tensor tokens; /* in the layout of the dispatch; BF16, FP16 or FP32 */
     const float *weights; /* HT, or NULL: gradients of the weights in the layout of dispatch_out.weights, sent back */
+    void *const *peers;   /* HT FLAT: see "Tensors of peers", or NULL */
+    uint32_t rows;        /* with peers: rows that the tensor has */
 };
 
 struct strait_ep_combine_out {

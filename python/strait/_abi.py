@@ -746,11 +746,18 @@ class EpDispatchOut(Structure):
         ("expert_counts", c_void_p),
         ("rank_counts", c_void_p),
         ("rows", c_uint32),
+        ("peers", POINTER(c_void_p)),
     ]
 
 
 class EpCombineIn(Structure):
-    _fields_ = [("size", c_size_t), ("tokens", EpTensor), ("weights", c_void_p)]
+    _fields_ = [
+        ("size", c_size_t),
+        ("tokens", EpTensor),
+        ("weights", c_void_p),
+        ("peers", POINTER(c_void_p)),
+        ("rows", c_uint32),
+    ]
 
 
 class EpCombineOut(Structure):

@@ -18,7 +18,7 @@ tensors have to stay until it is done. Calls release the GIL. Needs libstrait-ep
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
@@ -363,6 +363,13 @@ class Handle:
         if rows != self._tokens:
             raise ValueError(f"{what} has {rows} rows, the update had {self._tokens} tokens")
 
+    def _peers(self, peers: Sequence[int] | None) -> Any:
+        if peers is None:
+            return None
+        if len(peers) != self.group.rank_count:
+            raise ValueError(f"peers has {len(peers)} addresses for {self.group.rank_count} ranks")
+        return (ctypes.c_void_p * len(peers))(*peers)
+
     def _check_room(self, rows: int, what: str) -> None:
         """Low latency: a tensor of the layout has all of its slots."""
         if self.group.algorithm == "high_throughput":
@@ -387,10 +394,12 @@ class Handle:
         rank_counts: Any = None,
         send_only: bool = False,
         global_ids: bool = False,
+        peers: Sequence[int] | None = None,
         stream: int = 0,
     ) -> None:
         """Sends rows to the ranks of their experts. Outputs that are None are not wanted. send_only: complete()
-        receives (low latency)."""
+        receives (low latency). peers (flat): the addresses of all ranks' `out` as this rank reaches them, in windows of
+        NCCL or symmetric memory of PyTorch: rows go straight there. All ranks give them or none."""
         given, rows = self._rows(tokens, "tokens")
         self._check_own(rows, "tokens")
         received, room = self._rows(out, "out")
@@ -419,6 +428,7 @@ class Handle:
             ),
             rank_counts=self._values(rank_counts, "int32", self.group.rank_count, "rank_counts"),
             rows=room,
+            peers=self._peers(peers),
         )
         flags = send_only * _abi.EP_FLAGS["send_only"] | global_ids * _abi.EP_FLAGS["global_ids"]
         status = lib.strait_ep_dispatch(self._open(), byref(arguments), byref(results), flags, stream)
@@ -434,11 +444,13 @@ class Handle:
         weights: Any = None,
         out_weights: Any = None,
         send_only: bool = False,
+        peers: Sequence[int] | None = None,
         stream: int = 0,
     ) -> None:
         """Sends rows back and sums them into out [tokens]. High throughput: weights are gradients in the layout of the
         dispatch's out_weights, and out_weights [tokens][topk] becomes those of the dispatch's weights. Low latency,
-        expert_major: out_weights is read: what experts' rows are multiplied with; None: the weights of the dispatch."""
+        expert_major: out_weights is read: what experts' rows are multiplied with; None: the weights of the dispatch.
+        peers: as in dispatch, of `tokens`, which the others read there."""
         given, room = self._rows(tokens, "tokens")
         self._check_room(room, "tokens")
         summed, rows = self._rows(out, "out")
@@ -447,6 +459,8 @@ class Handle:
             size=ctypes.sizeof(_abi.EpCombineIn),
             tokens=given,
             weights=self._values(weights, "float32", room * self._row_values(), "weights"),
+            peers=self._peers(peers),
+            rows=room,
         )
         results = _abi.EpCombineOut(
             size=ctypes.sizeof(_abi.EpCombineOut),

@@ -62,6 +62,19 @@ static void *tensor(struct party *party, size_t bytes, bool heap)
     return memory;
 }
 
+/* Addresses of all ranks' tensors; NULL: they are not told. A tensor without rows has one all the same. */
+static void *const *gather_peers(struct party *party, void **tensor, void *peers[STRAIT_EP_RANKS_MAX])
+{
+    static uint8_t nothing[16] __attribute__((aligned(16)));
+
+    if (party->options.peers == NULL)
+        return NULL;
+    if (*tensor == NULL)
+        *tensor = nothing;
+    require(world_gather(party->options.peers, tensor, peers, sizeof(*tensor)) == 0);
+    return peers;
+}
+
 static void drop_tensors(struct party *party)
 {
     while (party->held_count > 0) {
@@ -181,6 +194,7 @@ void party_dispatch(struct party *party, uint32_t flags)
     const struct scenario *scenario = party->scenario;
     const struct strait_ep_dispatch_in in = make_dispatch_in(party);
     struct strait_ep_dispatch_out out = {.size = sizeof(out)};
+    void *peers[STRAIT_EP_RANKS_MAX];
 
     party->out_row_count = ref_rows(scenario, party->rank) + (!low_latency(party) && party->options.spare ? 3 : 0);
     party->out_rows = tensor(party, (size_t)party->out_row_count * scenario->row_bytes, party->options.heap);
@@ -200,6 +214,7 @@ void party_dispatch(struct party *party, uint32_t flags)
     out.scales = (struct strait_ep_tensor){party->out_scales, scenario->scale_bytes, STRAIT_ELEMENT_BYTES};
     out.topk = party->out_topk;
     out.rows = low_latency(party) ? 0 : party->out_row_count;
+    out.peers = gather_peers(party, &out.tokens.data, peers);
     party->weight_round = party->options.weights ? party->round : UINT32_MAX;
     if (party->options.global_ids)
         flags |= STRAIT_EP_GLOBAL_IDS;
@@ -252,6 +267,7 @@ void party_combine(struct party *party, uint32_t flags, bool gradients)
     const uint32_t tokens = scenario->tokens[party->rank];
     struct strait_ep_combine_in in = {.size = sizeof(in)};
     struct strait_ep_combine_out out = {.size = sizeof(out)};
+    void *peers[STRAIT_EP_RANKS_MAX];
 
     party->out_row_count = ref_rows(scenario, party->rank);
     party->rows = tensor(party, (size_t)party->out_row_count * scenario->combine_bytes, party->options.heap);
@@ -261,6 +277,8 @@ void party_combine(struct party *party, uint32_t flags, bool gradients)
     ref_combine_in(scenario, party->round, party->rank, party->rows, party->weights);
     in.tokens = (struct strait_ep_tensor){party->rows, scenario->combine_bytes, scenario->combine_type};
     in.weights = party->weights;
+    in.peers = gather_peers(party, &in.tokens.data, peers);
+    in.rows = party->out_row_count;
     out.tokens = (struct strait_ep_tensor){party->out_rows, scenario->combine_bytes, scenario->combine_type};
     out.weights = party->out_weights;
     require(strait_ep_combine(party->handle, &in, &out, flags, NULL) == STRAIT_OK);

@@ -11,9 +11,10 @@ struct party_options {
     bool heap;  /* tensors of rows are in the group's heap */
     bool spare; /* the tensors have more rows than are needed */
     bool global_ids, wide_ids;
-    bool narrow;   /* numbers of experts are int32 */
-    bool counts;   /* outputs of counts are wanted */
-    uint64_t gone; /* ranks that are left out by now */
+    bool narrow;          /* numbers of experts are int32 */
+    bool counts;          /* outputs of counts are wanted */
+    struct member *peers; /* ranks are threads and reach each other's tensors, whose addresses this member gathers */
+    uint64_t gone;        /* ranks that are left out by now */
 };
 
 struct party {

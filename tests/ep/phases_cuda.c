@@ -59,7 +59,7 @@ static struct {
     enum strait_ep_layout layout;
     enum strait_element type;
     uint32_t topk, alignment, tokens[RANKS], row_bytes, scale_bytes, number_bytes, row_count;
-    bool weights, scales, global_ids, wide_ids, gradients, heap, wants;
+    bool weights, scales, global_ids, wide_ids, gradients, heap, peers, wants;
     uint64_t absent; /* ranks that do nothing */
 } step;
 
@@ -375,6 +375,7 @@ static void draw_step(void)
     step.wide_ids = one_in(2);
     step.gradients = !low_latency() && one_in(2);
     step.heap = config.heap_bytes != 0 && !coded && step.layout == STRAIT_EP_FLAT && one_in(2);
+    step.peers = !hostile && !coded && !low_latency() && step.layout == STRAIT_EP_FLAT && !step.heap && one_in(2);
     step.wants = !one_in(4);
     for (uint32_t r = 0; r < config.rank_count; r++)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
@@ -513,11 +514,22 @@ static struct ep_announce announce_of(const struct rank *rank, uint64_t rows, bo
         said.offset = at.heap;
         said.rows = config.heap_bytes / step.row_bytes < rows ? config.heap_bytes / step.row_bytes : rows;
     }
+    if (step.peers)
+        said = (struct ep_announce){EP_IN_PEERS, rows < rows_of_tensor() ? rows : rows_of_tensor()};
     if (spoiled && !coded && rank->group.rank == 0) { /* coded: nobody looks at it */
         said.offset = said.offset == 0 ? 16 : said.offset + config.heap_bytes;
         said.rows = 3;
     }
     return said;
+}
+
+static struct ep_peers peers_of(int w)
+{
+    struct ep_peers peers = {0};
+
+    for (uint32_t r = 0; r < config.rank_count && step.peers; r++)
+        peers.tensors[r] = worlds[w].ranks[r].expert_rows;
+    return peers;
 }
 
 static void run_low_latency(void)
@@ -561,21 +573,22 @@ static void run_high_throughput(void)
     PHASE(send, ep_send_args, .rows = step.tokens[i] ? r->rows : NULL,
           .weights = step.weights && step.tokens[i] ? r->weights : NULL,
           .scales = step.scales && step.tokens[i] ? r->scales : NULL, .row_bytes = step.row_bytes,
-          .scale_bytes = step.scale_bytes, .tokens = step.tokens[i], .type = step.type, .signal = EP_FLAG_DATA);
+          .scale_bytes = step.scale_bytes, .tokens = step.tokens[i], .type = step.type, .signal = EP_FLAG_DATA,
+          .peers = peers_of(w));
     if (hostile && coded && one_in(2))
         garble_chunks();
-    PHASE(receive, ep_receive_args, .rows = step.heap ? NULL : r->expert_rows,
+    PHASE(receive, ep_receive_args, .rows = step.heap || step.peers ? NULL : r->expert_rows,
           .weights = step.weights ? r->gradients : NULL, .scales = step.scales ? r->scales_out : NULL,
           .topk = flat ? r->topk_out : NULL, .row_bytes = step.row_bytes, .scale_bytes = step.scale_bytes,
           .row_count = step.row_count, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids);
     make_results();
-    PHASE(stage, ep_stage_args, .rows = step.heap ? NULL : r->expert_rows,
+    PHASE(stage, ep_stage_args, .rows = step.heap || step.peers ? NULL : r->expert_rows,
           .weights = step.gradients ? r->gradients : NULL, .announce = announce_of(r, UINT64_MAX, bad_combine),
           .row_bytes = step.row_bytes, .type = step.type);
     if (hostile && one_in(2))
         garble();
     PHASE(reduce, ep_reduce_args, .rows = r->sums, .weights_out = step.gradients ? r->weights : NULL,
-          .row_bytes = step.row_bytes, .tokens = step.tokens[i], .type = step.type);
+          .row_bytes = step.row_bytes, .tokens = step.tokens[i], .type = step.type, .peers = peers_of(w));
     PHASE(settle, ep_settle_args, );
 }
 

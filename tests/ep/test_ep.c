@@ -17,6 +17,7 @@ struct plan {
     uint32_t count;
     bool lag;    /* ranks wait at random */
     bool paired; /* two scenarios at a time: LL, their calls overlap; HT, calls of one kind follow each other */
+    bool peers;  /* tensors of peers, not of pairs; ranks are threads */
 };
 
 static struct plan plan;
@@ -94,6 +95,7 @@ static void run_plan(struct member *member)
         }
         struct party party;
         party_begin(&party, group, &plan.scenarios[i], member->rank, plan.options[i]);
+        party.options.peers = plan.peers ? member : NULL;
         lag(&rng);
         party_step(&party);
         party_end(&party);
@@ -277,6 +279,17 @@ static void chosen_plan(int layout, enum ref_routing routing, uint32_t count)
 TEST_LOOP(tokens_that_go_to_one_rank, 4)
 {
     chosen_plan(_i, REF_ONE, 3);
+    world_run(4, false, run_plan, NULL);
+}
+END_TEST
+
+/* Raw, and coded, where they are not used. */
+TEST_LOOP(rows_go_straight_into_tensors_of_peers, 2)
+{
+    chosen_plan(2, REF_UNIFORM, 3);
+    plan.peers = true;
+    plan.config.coding = _i == 0 ? STRAIT_EP_RAW : STRAIT_EP_CODED;
+    plan.options[1].heap = plan.options[2].spare = false;
     world_run(4, false, run_plan, NULL);
 }
 END_TEST

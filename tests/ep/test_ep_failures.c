@@ -299,6 +299,41 @@ TEST_LOOP(a_tensor_that_is_too_short_is_not_written_beyond_its_end, 4)
 }
 END_TEST
 
+/* One rank has tensors of peers, and the others do not. */
+static void run_half_peers(struct member *member)
+{
+    struct strait_ep_group *group = party_group(member, &config);
+    static uint8_t memory[3][2][1 << 14] __attribute__((aligned(64)));
+    uint8_t(*own)[1 << 14] = memory[member->rank];
+    void *const peers[] = {memory[0][1], memory[1][1], memory[2][1]};
+    const struct strait_ep_dispatch_in in = {.size = sizeof(in), .tokens = {own[0], 64, STRAIT_ELEMENT_BF16}};
+    const struct strait_ep_dispatch_out out = {.size = sizeof(out),
+                                               .tokens = {own[1], 64, STRAIT_ELEMENT_BF16},
+                                               .rows = 36,
+                                               .peers = member->rank == 1 ? peers : NULL};
+    struct party party;
+    uint32_t rank = UINT32_MAX;
+
+    party_begin(&party, group, &scenario, member->rank, options);
+    party_update(&party);
+    const enum strait_status status = strait_ep_dispatch(party.handle, &in, &out, 0, NULL);
+    if (member->rank == 1)
+        require(status == STRAIT_ERR_TIMEOUT); /* the others gave up */
+    else
+        require(status == STRAIT_ERR_CORRUPT && strait_ep_async_error(group, &rank) == status && rank == 1);
+    world_barrier(member);
+    party_end(&party);
+    strait_ep_group_destroy(group);
+}
+
+TEST(tensors_of_peers_that_one_rank_alone_has_are_an_error)
+{
+    prepare(2, 3);
+    config.timeout_ns = SHORT_NS;
+    world_run(3, false, run_half_peers, NULL);
+}
+END_TEST
+
 /* ---- What no rank of ours would send ----------------------------------------------------------------------------- */
 
 /* Makes a failed group work again, as the library never would. */
@@ -423,16 +458,19 @@ TEST(announcements_outside_of_the_heap_are_refused)
 {
     struct ep_group_view group = {.at = {.rows = 4096, .heap = 8192, .heap_bytes = 4096, .row_slots = 5}};
     uint8_t *base = group.arenas[1] = (uint8_t *)(uintptr_t)0x100000;
+    const struct ep_peers peers = {.tensors = {[1] = base + 64}}, none = {.tensors = {NULL}};
     uint64_t rows;
 
-    require(ep_announced(&group, 1, (struct ep_announce){0, 0}, 64, &rows) == base + 4096 && rows == 5);
-    require(ep_announced(&group, 1, (struct ep_announce){8192, 64}, 64, &rows) == base + 8192 && rows == 64);
-    require(ep_announced(&group, 1, (struct ep_announce){8192 + 4080, 0}, 64, &rows) != NULL && rows == 0);
+    require(ep_announced(&group, 1, (struct ep_announce){0, 0}, 64, &peers, &rows) == base + 4096 && rows == 5);
+    require(ep_announced(&group, 1, (struct ep_announce){8192, 64}, 64, &peers, &rows) == base + 8192 && rows == 64);
+    require(ep_announced(&group, 1, (struct ep_announce){8192 + 4080, 0}, 64, &peers, &rows) != NULL && rows == 0);
+    require(ep_announced(&group, 1, (struct ep_announce){EP_IN_PEERS, 9}, 64, &peers, &rows) == base + 64 && rows == 9);
+    require(ep_announced(&group, 1, (struct ep_announce){EP_IN_PEERS, 9}, 64, &none, &rows) == NULL);
     const struct ep_announce bad[] = {
         {8192, 65},           {8176, 1},          {8200, 1},       {12288, 1}, {16384, 0}, {12288 + 16, 0},
         {UINT64_MAX - 15, 1}, {8192, UINT64_MAX}, {8192 + 64, 64}, {4096, 1}};
     for (int i = 0; i < COUNT(bad); i++)
-        require(ep_announced(&group, 1, bad[i], 64, &rows) == NULL);
+        require(ep_announced(&group, 1, bad[i], 64, &peers, &rows) == NULL);
 }
 END_TEST
 
@@ -670,7 +708,8 @@ static void run_arguments(struct member *member)
     routing.topk_bytes = 2;
     require(strait_ep_update(party.handle, &routing, NULL) == STRAIT_ERR_INVALID);
     out.rows = 48;
-    for (int i = 0; i < 9; i++) {
+    void *const odd[] = {memory + 8}, *const nothing[] = {NULL}, *const good[] = {memory + 8192};
+    for (int i = 0; i < 11 + (scenario.layout != STRAIT_EP_FLAT); i++) {
         struct strait_ep_dispatch_in other = in;
         struct strait_ep_dispatch_out given = out;
         float weights[48 * 4];
@@ -680,6 +719,7 @@ static void run_arguments(struct member *member)
         given.weights = i == 6 ? weights : NULL; /* without weights of the tokens */
         other.size -= i == 7 ? 8 : 0;
         given.tokens.data = i == 8 ? NULL : given.tokens.data;
+        given.peers = i == 9 ? odd : i == 10 ? nothing : i == 11 ? good : NULL;
         require(strait_ep_dispatch(party.handle, &other, &given, 0, NULL) == STRAIT_ERR_INVALID);
     }
     require(strait_ep_dispatch(party.handle, &in, &out, 0, NULL) == STRAIT_OK);
@@ -688,6 +728,9 @@ static void run_arguments(struct member *member)
     back.tokens.type = STRAIT_ELEMENT_FP8_E4M3; /* cannot be summed */
     require(strait_ep_combine(party.handle, &back, &sum, 0, NULL) == STRAIT_ERR_INVALID);
     back.tokens.type = STRAIT_ELEMENT_BF16;
+    back.peers = odd;
+    require(strait_ep_combine(party.handle, &back, &sum, 0, NULL) == STRAIT_ERR_INVALID);
+    back.peers = NULL;
     if (config.algorithm == STRAIT_EP_HIGH_THROUGHPUT)
         require(strait_ep_combine(party.handle, &back, &sum, STRAIT_EP_SEND_ONLY, NULL) == STRAIT_ERR_INVALID);
     require(strait_ep_combine(party.handle, &back, &sum, 0, NULL) == STRAIT_OK);

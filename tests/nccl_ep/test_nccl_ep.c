@@ -1,6 +1,7 @@
 /* NCCL EP's functions as a program calls them: ranks are processes with a fake NCCL whose device is the host. */
 #include <signal.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -394,6 +395,92 @@ static void run_flat(unsigned rank, nep_comm comm)
 TEST(ht_flat_brings_each_token_once_with_weights_and_scales_and_goes_back)
 {
     run_ranks(RANKS, run_flat);
+}
+END_TEST
+
+/* ---- HT FLAT in windows --------------------------------------------------------------------------------------------
+ */
+
+enum { WINDOW_OFFSET = 48, WINDOW_BYTES = 1 << 16 };
+
+/* Memory of all ranks, mapped by all; the program's own functions stand for those of an NCCL that has windows. */
+struct ncclWindow_vidmem {
+    uint8_t *base;
+    unsigned rank;
+    bool refuses; /* peers are not in reach */
+    unsigned told;
+};
+static struct ncclWindow_vidmem window;
+
+__attribute__((visibility("default"))) nep_result ncclWinGetUserPtr(nep_comm comm, nep_window of, void **pointer);
+__attribute__((visibility("default"))) nep_result ncclGetPeerDevicePointer(nep_window of, size_t offset, int peer,
+                                                                           void **pointer);
+
+nep_result ncclWinGetUserPtr(nep_comm comm, nep_window of, void **pointer)
+{
+    (void)comm;
+    *pointer = of->base + (size_t)of->rank * WINDOW_BYTES;
+    return NEP_SUCCESS;
+}
+
+nep_result ncclGetPeerDevicePointer(nep_window of, size_t offset, int peer, void **pointer)
+{
+    of->told++;
+    *pointer = of->base + (size_t)peer * WINDOW_BYTES + offset;
+    return of->refuses ? NEP_INVALID_USAGE : NEP_SUCCESS;
+}
+
+static struct nep_tensor *in_window(struct nep_tensor *tensor)
+{
+    tensor->data = NULL;
+    tensor->window = &window;
+    tensor->window_offset = WINDOW_OFFSET;
+    return tensor;
+}
+
+static void run_windows(unsigned rank, nep_comm comm)
+{
+    struct step *step = step_make(rank, comm, NEP_HIGH_THROUGHPUT);
+    struct shaped tokens, weights, rows, row_weights, sums;
+    uint8_t *own = window.base + (size_t)rank * WINDOW_BYTES;
+
+    window.rank = rank;
+    make_handle(step, NEP_FLAT, NULL, 0);
+    const struct nep_dispatch_in in =
+        STRUCT(nep_dispatch_in, .tokens = shape(&tokens, NEP_FP32, step->x, step->tokens, HIDDEN, 0),
+               .weights = shape(&weights, NEP_FP32, step->weights, step->tokens, TOPK, 0));
+    const struct nep_dispatch_out out =
+        STRUCT(nep_dispatch_out, .tokens = in_window(shape(&rows, NEP_FP32, NULL, RANKS * TOKENS_MAX, HIDDEN, 0)),
+               .weights = shape(&row_weights, NEP_FP32, step->row_weights, RANKS * TOKENS_MAX, TOPK, 0));
+    const struct nep_combine_in inputs = STRUCT(nep_combine_in, .tokens = &rows.tensor);
+    const struct nep_combine_out outputs =
+        STRUCT(nep_combine_out, .tokens = shape(&sums, NEP_FP32, step->sums, step->tokens, HIDDEN, 0));
+    for (unsigned turn = 0; turn < 3; turn++) {
+        memset(step->sums, 0, sizeof(step->sums));
+        require(ncclEpDispatch(step->handle, &in, &out, NULL, NULL, NULL) == NEP_SUCCESS);
+        memcpy(step->rows, own + WINDOW_OFFSET, RANKS * TOKENS_MAX * sizeof(step->rows[0]));
+        unsigned at = 0;
+        for (unsigned s = 0; s < RANKS; s++)
+            for (unsigned t = 0; t < token_counts[s]; t++)
+                if (is_on(s, t, rank))
+                    check_row(step, at++, s, t);
+        require(ncclEpCombine(step->handle, &inputs, &outputs, NULL, NULL) == NEP_SUCCESS);
+        check_sums(step, times_ranks);
+    }
+    require(window.refuses ? window.told > 0 : window.told == 6 * RANKS);
+    step_end(step);
+}
+
+/* In place, and by a copy where peers are not in reach. */
+TEST_LOOP(ht_flat_goes_straight_into_windows, 2)
+{
+    void *base = mmap(NULL, RANKS * WINDOW_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+    require(base != MAP_FAILED);
+    memset(base, 0x55, RANKS * WINDOW_BYTES);
+    window = (struct ncclWindow_vidmem){.base = base, .refuses = _i};
+    run_ranks(RANKS, run_windows);
+    require(munmap(base, RANKS * WINDOW_BYTES) == 0);
 }
 END_TEST
 
