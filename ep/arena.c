@@ -26,15 +26,17 @@ static uint64_t chunk_bound(uint32_t rows, uint32_t row_bytes)
     return strait_encode_bound(&pages);
 }
 
-enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool coded, struct ep_arena *arena)
+enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool coded, uint32_t parts,
+                                 struct ep_arena *arena)
 {
     const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
     const uint32_t ranks = config->rank_count, local = config->experts / ranks;
-    const uint32_t all = ranks * config->tokens_max, topk = config->topk_max;
+    const uint32_t all = ranks * config->tokens_max, topk = config->topk_max, chunks = parts > 0 ? parts : 1;
 
     *arena = (struct ep_arena){.buffers = low_latency ? EP_BUFFERS_LL : EP_BUFFERS_HT,
                                .row_buffers = low_latency ? EP_BUFFERS_LL : 1,
                                .slots = all,
+                               .parts = parts,
                                .heap_bytes = aligned(config->heap_bytes)};
     if (!low_latency && config->receive_max != 0 && config->receive_max < all)
         arena->slots = config->receive_max;
@@ -43,7 +45,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
         arena->row_slots = config->tokens_max * topk;
     if (coded) {
         const uint32_t copies = !low_latency ? 1 : topk < local ? topk : local;
-        arena->chunk_rows = config->tokens_max * copies;
+        arena->chunk_rows = (config->tokens_max + chunks - 1) / chunks * copies;
         arena->chunk_bytes = aligned(chunk_bound(arena->chunk_rows, config->row_bytes_max));
         if (arena->chunk_bytes == 0)
             return STRAIT_ERR_INVALID;
@@ -65,7 +67,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
     /* Decoded rows, and those of the rank itself, stay in a GPU's own memory. */
     const bool on_gpu = coded && config->memory == STRAIT_EP_CUDA;
     arena->rows = place(arena, on_gpu ? 0 : arena->row_buffers, arena->rows_stride);
-    arena->chunks = place(arena, (uint64_t)arena->row_buffers * ranks, arena->chunk_bytes);
+    arena->chunks = place(arena, (uint64_t)arena->row_buffers * ranks * chunks, arena->chunk_bytes);
     arena->heap = place(arena, 1, arena->heap_bytes);
     arena->bytes = (arena->bytes + 4095) / 4096 * 4096;
     return STRAIT_OK;

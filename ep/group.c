@@ -13,6 +13,7 @@
 
 #define TIMEOUT_NS  10000000000u
 #define SM_BUDGET   16u
+#define PART_TOKENS 256u /* of a part at least */
 #define ROW_BYTES   65536u
 #define ROWS_MAX    0x7FFFFFFFu /* places are int32 */
 #define TOKENS_MAX  (1u << 20)
@@ -292,17 +293,29 @@ static enum strait_status share_arenas(struct strait_ep_group *group, enum strai
 
 /* ---- Making a group ---------------------------------------------------------------------------------------------- */
 
+/* Parts of rows that a link carries for longer than launches take. */
+static uint32_t parts_of(const struct strait_ep_config *config, bool slow)
+{
+    const uint32_t parts = (config->tokens_max + PART_TOKENS - 1) / PART_TOKENS;
+
+    if (!slow || config->algorithm == STRAIT_EP_LOW_LATENCY)
+        return 0;
+    return parts < EP_PARTS_MAX ? parts : EP_PARTS_MAX;
+}
+
 static enum strait_status open_backend(struct strait_ep_group *group, struct told told)
 {
     const struct strait_ep_config *config = &group->config;
+    const bool far = config->memory == STRAIT_EP_CUDA && !group->peer;
     struct ep_open_args args = {.config = config,
                                 .coded = group->view.coded,
-                                .far = config->memory == STRAIT_EP_CUDA && !group->peer,
+                                .far = far,
                                 .coding = &group->view.coding,
                                 .text = told.text,
                                 .text_size = told.size};
 
-    if (ep_arena_plan(config, args.coded, &group->view.at) != STRAIT_OK)
+    const uint32_t parts = parts_of(config, config->memory == STRAIT_EP_CUDA && (far || args.coded));
+    if (ep_arena_plan(config, args.coded, parts, &group->view.at) != STRAIT_OK)
         return tell(told, STRAIT_ERR_INVALID, "coded: tokens_max * row_bytes_max is too large for a chunk");
     args.at = group->view.at;
     group->view.coding = (struct ep_coding){0};

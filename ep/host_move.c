@@ -9,6 +9,13 @@ void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce
     ep_host_signal(group, EP_FLAG_READY, epoch);
 }
 
+void ep_host_progress(const struct ep_group_view *group, const uint32_t *counts, uint64_t epoch)
+{
+    for (uint32_t rank = 0; rank < group->rank_count && group->at.parts > 0; rank++)
+        __atomic_store_n(ep_flag_of(group, rank, EP_FLAG_PROGRESS, group->rank), ep_progress(epoch, counts[rank]),
+                         __ATOMIC_RELEASE);
+}
+
 enum strait_status ep_host_announce(void *context, const struct ep_announce_args *args, struct CUstream_st *stream)
 {
     const uint64_t epoch = ep_host_epoch(&args->group, &args->handle, true);
@@ -79,7 +86,7 @@ static void send_rows(struct ep_host *host, const struct ep_send_args *args, uin
                                       .type = args->type};
 
     if (group->coded && rank != group->rank)
-        ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank));
+        ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank, 0));
     else
         send_raw_rows(args, rank, epoch);
 }
@@ -127,8 +134,11 @@ enum strait_status ep_host_send(void *context, const struct ep_send_args *args, 
         if (args->rows != NULL)
             send_rows(context, args, rank, epoch);
     }
-    if (!ep_host_failed(group))
-        ep_host_signal(group, args->signal, epoch);
+    if (ep_host_failed(group))
+        return STRAIT_OK;
+    if (args->signal == EP_FLAG_DATA)
+        ep_host_progress(group, args->handle.send_count, epoch);
+    ep_host_signal(group, args->signal, epoch);
     return STRAIT_OK;
 }
 
@@ -143,7 +153,7 @@ static bool decode_rows(struct ep_host *host, const struct ep_receive_args *args
         const struct ep_host_rows rows =
             ep_host_received(group, &args->handle, epoch, rank, args->row_bytes, args->type);
         if (rank != group->rank &&
-            !ep_host_decode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank), rank))
+            !ep_host_decode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank, 0), rank))
             return false;
     }
     return true;
@@ -277,7 +287,7 @@ static void send_coded_back(struct ep_host *host, const struct ep_send_back_args
                                       .row_bytes = args->row_bytes,
                                       .type = args->type};
 
-    ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank));
+    ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank, 0));
 }
 
 static void send_raw_back(const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)

@@ -49,7 +49,7 @@ static void stage_chunks(struct ep_host *host, const struct ep_stage_args *args,
         const struct ep_host_rows rows =
             ep_host_received(group, &args->handle, epoch, rank, args->row_bytes, args->type);
         if (rank != group->rank)
-            ep_host_encode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank));
+            ep_host_encode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank, 0));
     }
 }
 
@@ -72,8 +72,10 @@ enum strait_status ep_host_stage(void *context, const struct ep_stage_args *args
         }
     if (group->coded)
         stage_chunks(context, args, epoch);
-    if (!ep_host_failed(group))
-        ep_host_tell(group, args->announce, epoch);
+    if (ep_host_failed(group))
+        return STRAIT_OK;
+    ep_host_progress(group, handle->recv_count, epoch);
+    ep_host_tell(group, args->announce, epoch);
     return STRAIT_OK;
 }
 
@@ -110,7 +112,7 @@ static bool decode_back(struct ep_host *host, const struct ep_reduce_args *args,
                                       .id_end = group->at.row_slots,
                                       .row_bytes = args->row_bytes,
                                       .type = args->type};
-    return ep_host_decode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank), rank);
+    return ep_host_decode(host, group, &rows, ep_chunk_of(group, group->rank, epoch, rank, 0), rank);
 }
 
 /* Finds the rows of all ranks. LL: they are in the own arena. HT: in theirs, or coded there, and decoded to `at` on. */
@@ -137,7 +139,7 @@ static bool find_sources(struct ep_host *host, const struct ep_reduce_args *args
         if (chunk) {
             const struct ep_host_rows rows = {
                 .base = at, .count = count, .id_end = count, .row_bytes = args->row_bytes, .type = args->type};
-            if (!ep_host_decode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank), rank))
+            if (!ep_host_decode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank, 0), rank))
                 return false;
             sources->rows[rank] = at;
             at += (uint64_t)count * args->row_bytes;

@@ -28,6 +28,15 @@
  * ep_state.failed. In both tells of it, see below. What another rank has stored is read after the wait only, and not
  * through caches that may be older (CUDA: not by ld.global.nc).
  *
+ * Parts. Where rows cross host memory, or are coded, a link carries them for longer than launches take, one way when
+ * they are stored and the other way when they are read; so ranks read while others still store. With at.parts above 0
+ * (HT), send (DATA) and stage store progress besides, flags[PROGRESS][rank] in the arena of each rank d: ep_progress of
+ * the epoch and of how many places of list (rank, d) have their rows, with release; what is there besides rows, the
+ * announcement included, is there with the first such store. At the end of the phase it is all of the list, also where
+ * no rows are sent. Receive and reduce take rows as they come, and wait for all of the lists in place of DATA and
+ * READY. Coded lists have at.parts chunks, of at.chunk_rows rows each but for the last ones. The plugin runs such send
+ * and stage beside the stream, until receive and reduce end.
+ *
  * Failures. Whoever finds one sets ep_state.failed to the status if it was 0 and then, only he, stores ep_report_pack
  * to *group.report, which the host reads: a single 8-byte store. With masked, a rank that times out is only stored to
  * the report, if that is 0, by whoever cleared its bit. While ep_state.failed is not 0, phases advance epochs and do
@@ -84,11 +93,12 @@ struct ep_coding {
     uint8_t *own;      /* [row_buffers] rows area; NULL: in the arena */
     uint8_t *decoded;  /* rows: LL at their slots, of a combine EXPERT_MAJOR token * K + k; HT s * B + j */
     uint8_t *chunks;   /* LL: [R] chunk_bytes */
-    uint8_t *metadata; /* HT: [R] metadata_bytes, copies: those of a chunk must not change while it is read */
-    uint32_t *rows;    /* [R][chunk_rows] the list of a chunk: numbers of rows where they are read or go */
-    uint32_t *counts;  /* [R] how many of these are rows */
-    struct strait_result *results; /* [R] of the last launch of the codec */
+    uint8_t *metadata; /* HT: [R][P] metadata_bytes, copies: those of a chunk must not change while it is read */
+    uint32_t *rows;    /* [R][P][chunk_rows] the list of a chunk: numbers of rows where they are read or go */
+    uint32_t *counts;  /* [R][P] how many of these are rows */
+    struct strait_result *results; /* [R][P] of the last launch of the codec; P = at.parts, at least 1 */
     uint64_t metadata_bytes;
+    uint32_t side;  /* 1: of phases beside the stream, which have other tickets, lists and results */
     uint32_t pages; /* of each chunk of the phase; what it has more than rows is EP_NO_ROW */
 };
 #define EP_NO_ROW 0xFFFFFFFFu
@@ -190,12 +200,33 @@ static inline EP_BOTH uint8_t *ep_rows_of(const struct ep_group_view *group, uin
            slot * row_bytes;
 }
 
-/* The chunk of or for rank s. */
+/* Chunks of a list. */
+static inline EP_BOTH uint32_t ep_chunk_count(const struct ep_group_view *group)
+{
+    return group->at.parts > 0 ? group->at.parts : 1;
+}
+
+/* A chunk of or for rank s. */
 static inline EP_BOTH uint8_t *ep_chunk_of(const struct ep_group_view *group, uint32_t owner, uint64_t epoch,
-                                           uint32_t s)
+                                           uint32_t s, uint32_t part)
 {
     return group->arenas[owner] + group->at.chunks +
-           (epoch % group->at.row_buffers * group->rank_count + s) * group->at.chunk_bytes;
+           ((epoch % group->at.row_buffers * group->rank_count + s) * ep_chunk_count(group) + part) *
+               group->at.chunk_bytes;
+}
+
+/* See "Parts". Of the epoch its low half, which is enough to tell calls that follow each other apart. */
+static inline EP_BOTH uint64_t ep_progress(uint64_t epoch, uint32_t places)
+{
+    return epoch << 32 | places;
+}
+
+/* How many places have come of the call's list, and 1 more; 0: nothing of the call. Of a later call: all. */
+static inline EP_BOTH uint32_t ep_progress_came(uint64_t said, uint64_t epoch)
+{
+    const int32_t ahead = (int32_t)((uint32_t)(said >> 32) - (uint32_t)epoch);
+
+    return ahead < 0 ? 0 : ahead > 0 || (uint32_t)said == UINT32_MAX ? UINT32_MAX : (uint32_t)said + 1;
 }
 
 /* Tensors of peers (ep.h), as this rank reaches them; NULL: none. */

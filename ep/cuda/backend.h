@@ -21,6 +21,9 @@ struct ep_cuda {
     bool far;            /* arenas are host memory */
     void *own;           /* of ep_coding, or NULL */
     struct ep_cuda_coder *coder; /* of a coded group, else NULL */
+    /* Of phases beside the stream: theirs, and events of where they begin and end. NULL: there are none. */
+    cudaStream_t beside;
+    cudaEvent_t forked, joined;
 };
 
 /* While a thread is on the device of a group: the device it was on, and its mode of capturing. A thread that captures
@@ -66,5 +69,19 @@ bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_a
 bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream);
 bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream);
 bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream);
+/* Makes a view that of a phase beside the stream. */
+void ep_cuda_beside(struct ep_group_view *group);
+
+/* ---- run.c: the phases that move rows, of all groups, on the current device. False: a launch failed -------------- */
+
+/* What groups with parts need. ERR_NO_MEMORY, ERR_DEVICE. */
+enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda);
+void ep_cuda_beside_close(struct ep_cuda *cuda);
+
+bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream);
+bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream);
+bool ep_cuda_run_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream);
+bool ep_cuda_run_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream);
+bool ep_cuda_run_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream);
 
 #endif

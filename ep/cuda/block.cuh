@@ -25,8 +25,10 @@ namespace strait
 
 constexpr uint32_t LANES = 32, WARPS = THREADS / LANES;
 
-// Words of ep_state.tickets, zero between phases.
-enum ticket { TICKET_BLOCKS, TICKET_DECIDED };
+// Words of ep_state.tickets, zero between phases: those of phases in stream order, and of phases beside it; and of
+// parts, which one phase at a time has.
+enum ticket { TICKET_BLOCKS, TICKET_DECIDED, TICKETS, TICKET_PARTS = 2 * TICKETS };
+static_assert(TICKET_PARTS + EP_PARTS_MAX <= sizeof(ep_state::tickets) / sizeof(uint32_t), "words of the state");
 
 // A block's view of its call, in shared memory. What it says is the same for all threads after a barrier.
 struct call_state {
@@ -35,6 +37,11 @@ struct call_state {
     int32_t failed;
     uint32_t is_last;
 };
+
+DEVICE uint32_t *ticket_of(const ep_group_view &group, ticket which)
+{
+    return &group.state->tickets[group.coding.side * TICKETS + which];
+}
 
 DEVICE uint32_t lane_of_thread()
 {
@@ -85,22 +92,22 @@ DEVICE void open_call(const ep_group_view &group, const ep_handle_view &handle, 
 
 // ---- Waits ----------------------------------------------------------------------------------------------------------
 
-// False: the time is over. True also when the group has failed meanwhile.
-DEVICE bool poll(const ep_group_view &group, const uint64_t *flag, uint64_t epoch)
+// False: the time is over. True also when the group has failed meanwhile. came: says it of the flag's value.
+template <class CAME> DEVICE bool poll(const ep_group_view &group, const uint64_t *flag, const CAME &came)
 {
-    if (load_acquire_system(flag) >= epoch)
+    if (came(load_acquire_system(flag)))
         return true;
     const uint64_t begin = now_ns();
     for (;;) {
         for (uint32_t look = 0; look < 32; look++) {
-            if (load_acquire_system(flag) >= epoch)
+            if (came(load_acquire_system(flag)))
                 return true;
             pause_wait(group.coding.own != nullptr);
         }
         if (load_fresh(&group.state->failed) != 0)
             return true;
         if (now_ns() - begin >= group.timeout_ns)
-            return load_acquire_system(flag) >= epoch;
+            return came(load_acquire_system(flag));
     }
 }
 
@@ -118,10 +125,12 @@ DEVICE void give_up(const ep_group_view &group, unsigned long long ranks)
 }
 
 // Polls the flags of all ranks, one by a thread.
-DEVICE void poll_ranks(const ep_group_view &group, ep_flag kind, call_state &call)
+template <class CAME>
+DEVICE void poll_ranks(const ep_group_view &group, ep_flag kind, call_state &call, const CAME &came)
 {
     for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
-        if (takes_part(call, rank) && !poll(group, ep_flag_of(&group, group.rank, kind, rank), call.epoch))
+        if (takes_part(call, rank) &&
+            !poll(group, ep_flag_of(&group, group.rank, kind, rank), [&](uint64_t value) { return came(rank, value); }))
             atomicOr(&call.ranks, 1ull << rank);
     __syncthreads();
     if (threadIdx.x == 0 && call.ranks != 0) {
@@ -137,13 +146,15 @@ DEVICE bool one_waits(const ep_group_view &group)
     return group.masked || group.coding.own != nullptr;
 }
 
-// For all threads of all blocks, once in a launch. False: the group has failed.
-DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &call)
+// For all threads of all blocks, once in a launch: until came(rank, value) is true of the flags. False: the group has
+// failed.
+template <class CAME>
+DEVICE bool wait_until(const ep_group_view &group, ep_flag kind, call_state &call, const CAME &came)
 {
-    uint32_t *decided = &group.state->tickets[TICKET_DECIDED];
+    uint32_t *decided = ticket_of(group, TICKET_DECIDED);
     const bool by_one = one_waits(group);
     if (!by_one || blockIdx.x == 0)
-        poll_ranks(group, kind, call);
+        poll_ranks(group, kind, call, came);
     else
         __syncthreads(); // all have read what thread 0 overwrites
     if (threadIdx.x == 0) {
@@ -156,6 +167,11 @@ DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &cal
     }
     __syncthreads();
     return call.failed == 0;
+}
+
+DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &call)
+{
+    return wait_until(group, kind, call, [&](uint32_t, uint64_t value) { return value >= call.epoch; });
 }
 
 // For all threads: fails with the first of call.ranks, if there are any. Returns whether the block goes on.
@@ -180,11 +196,11 @@ DEVICE uint8_t *row_of(const ep_group_view &group, uint64_t epoch, uint32_t row_
                        : ep_rows_of(&group, group.rank, epoch, row_bytes, slot);
 }
 
-// What the decoder says of the rows of a rank. Numbers of rows that are not there fail, and come last.
-DEVICE int32_t decoded_status(const ep_coding &coding, uint32_t rank)
+// What the decoder says of the rows of a chunk. Numbers of rows that are not there fail, and come last.
+DEVICE int32_t decoded_status(const ep_coding &coding, uint32_t chunk)
 {
-    const uint32_t count = coding.counts[rank];
-    const strait_result &result = coding.results[rank];
+    const uint32_t count = coding.counts[chunk];
+    const strait_result &result = coding.results[chunk];
     if (count == 0 || (result.chunk_status == STRAIT_OK && result.failed_pages == coding.pages - count))
         return STRAIT_OK;
     return result.status == STRAIT_ERR_INTEGRITY ? STRAIT_ERR_INTEGRITY : STRAIT_ERR_CORRUPT;
@@ -193,11 +209,12 @@ DEVICE int32_t decoded_status(const ep_coding &coding, uint32_t rank)
 // For all threads: whether all rows were decoded. False: the group has failed.
 DEVICE bool check_decoded(const ep_group_view &group, call_state &call)
 {
+    const uint32_t chunks = ep_chunk_count(&group);
     for (uint32_t turn = 0; turn < 2 && group.coded; turn++) {
         const int32_t status = turn == 0 ? STRAIT_ERR_INTEGRITY : STRAIT_ERR_CORRUPT;
-        for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
-            if (is_coded(group, rank) && decoded_status(group.coding, rank) == status)
-                atomicOr(&call.ranks, 1ull << rank);
+        for (uint32_t x = threadIdx.x; x < group.rank_count * chunks; x += THREADS)
+            if (is_coded(group, x / chunks) && decoded_status(group.coding, x) == status)
+                atomicOr(&call.ranks, 1ull << x / chunks);
         if (!check_ranks(group, status, call))
             return false;
     }
@@ -208,8 +225,8 @@ DEVICE bool check_decoded(const ep_group_view &group, call_state &call)
 
 DEVICE void clear_tickets(const ep_group_view &group)
 {
-    group.state->tickets[TICKET_BLOCKS] = 0;
-    group.state->tickets[TICKET_DECIDED] = 0;
+    *ticket_of(group, TICKET_BLOCKS) = 0;
+    *ticket_of(group, TICKET_DECIDED) = 0;
 }
 
 // For all threads. Whether the block is the last of the launch: it then sees what all of them have stored.
@@ -218,7 +235,7 @@ DEVICE bool is_last_block(const ep_group_view &group, call_state &call)
     __syncthreads();
     if (threadIdx.x == 0) {
         fence_system();
-        call.is_last = atomicAdd(&group.state->tickets[TICKET_BLOCKS], 1u) == gridDim.x - 1;
+        call.is_last = atomicAdd(ticket_of(group, TICKET_BLOCKS), 1u) == gridDim.x - 1;
         if (call.is_last != 0) {
             fence_system();
             clear_tickets(group);
@@ -235,7 +252,7 @@ DEVICE void leave(const ep_group_view &group)
     if (!one_waits(group))
         return;
     __syncthreads();
-    if (threadIdx.x == 0 && atomicAdd(&group.state->tickets[TICKET_BLOCKS], 1u) == gridDim.x - 1)
+    if (threadIdx.x == 0 && atomicAdd(ticket_of(group, TICKET_BLOCKS), 1u) == gridDim.x - 1)
         clear_tickets(group);
 }
 
@@ -254,11 +271,17 @@ DEVICE void signal_ranks(const ep_group_view &group, ep_flag kind, const call_st
             store_release_system(ep_flag_of(&group, rank, kind, group.rank), call.epoch);
 }
 
+// By threads of a block: the announcement to all ranks.
+DEVICE void store_announcement(const ep_group_view &group, const ep_announce &announce, const call_state &call)
+{
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
+        *ep_announce_of(&group, rank, group.rank) = announce;
+}
+
 // By the last block: the announcement, and READY, to all ranks.
 DEVICE void announce_ranks(const ep_group_view &group, const ep_announce &announce, const call_state &call)
 {
-    for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
-        *ep_announce_of(&group, rank, group.rank) = announce; // the same thread stores the flag
+    store_announcement(group, announce, call); // the same thread stores the flag
     signal_ranks(group, EP_FLAG_READY, call);
 }
 

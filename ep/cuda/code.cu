@@ -2,6 +2,7 @@
 // device knows; what it lacks at its end is EP_NO_ROW, for which the encoder takes zeroes and the decoder nothing.
 #include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
+#include "ep/cuda/progress.cuh"
 #include "ep/cuda/rows.cuh"
 
 namespace strait
@@ -81,18 +82,29 @@ DEVICE void list_experts(const ep_list_args &args, uint32_t rank, list_shared &a
     __syncthreads();
 }
 
-// By all threads of the launch.
+// Rows of a chunk of the rank's list.
+DEVICE uint32_t rows_of_part(const ep_list_args &args, const list_shared &at, uint32_t rank, uint32_t part)
+{
+    const uint32_t pages = args.group.coding.pages, before = part * pages;
+    const uint32_t left = at.counts[rank] > before ? at.counts[rank] - before : 0;
+    return left < pages ? left : pages;
+}
+
+// By all threads of the launch. Chunks have as many pages as rows where there are several.
 DEVICE void list_records(const ep_list_args &args, const list_shared &at)
 {
     const ep_coding &coding = args.group.coding;
-    const uint32_t words = args.group.rank_count * coding.pages, thread = blockIdx.x * THREADS + threadIdx.x;
-    for (uint32_t x = thread; x < words; x += gridDim.x * THREADS) {
-        const uint32_t rank = x / coding.pages, j = x % coding.pages;
-        coding.rows[static_cast<uint64_t>(rank) * args.group.at.chunk_rows + j] =
+    const uint32_t chunks = ep_chunk_count(&args.group), rows = args.group.at.chunk_rows;
+    const uint32_t each = (args.end - args.first) * coding.pages, thread = blockIdx.x * THREADS + threadIdx.x;
+    for (uint32_t x = thread; x < args.group.rank_count * each; x += gridDim.x * THREADS) {
+        const uint32_t rank = x / each, j = args.first * coding.pages + x % each;
+        coding.rows[static_cast<uint64_t>(rank) * chunks * rows + j] =
             j < at.counts[rank] ? row_at(args, rank, j) : EP_NO_ROW;
     }
-    if (thread < args.group.rank_count)
-        coding.counts[thread] = at.counts[thread];
+    for (uint32_t x = thread; x < args.group.rank_count * (args.end - args.first); x += gridDim.x * THREADS) {
+        const uint32_t part = args.first + x / args.group.rank_count, rank = x % args.group.rank_count;
+        coding.counts[rank * chunks + part] = rows_of_part(args, at, rank, part);
+    }
 }
 
 // Copies vectors, shared out among all threads of the launch.
@@ -117,15 +129,27 @@ DEVICE void fetch_chunk(const ep_list_args &args, uint32_t rank, const call_stat
 {
     const ep_group_view &group = args.group;
     const bool received = args.kind == EP_LIST_RECEIVE || group.low_latency;
-    const uint8_t *from = received ? ep_chunk_of(&group, group.rank, call.epoch, rank)
-                                   : ep_chunk_of(&group, rank, call.epoch, group.rank);
+    const uint8_t *from = received ? ep_chunk_of(&group, group.rank, call.epoch, rank, args.first)
+                                   : ep_chunk_of(&group, rank, call.epoch, group.rank, args.first);
     if (!group.low_latency) {
-        copy_vectors(group.coding.metadata + rank * group.coding.metadata_bytes, from, group.coding.metadata_bytes);
+        const uint64_t chunk = static_cast<uint64_t>(rank) * ep_chunk_count(&group) + args.first;
+        copy_vectors(group.coding.metadata + chunk * group.coding.metadata_bytes, from, group.coding.metadata_bytes);
         return;
     }
     const uint64_t said = load_fresh(reinterpret_cast<const uint32_t *>(from) + 4); // bytes of the chunk
     copy_vectors(group.coding.chunks + rank * group.at.chunk_bytes, from,
                  said < group.at.chunk_bytes ? said : group.at.chunk_bytes);
+}
+
+// HT: waits for the part of all ranks' lists. False: the group has failed.
+DEVICE bool wait_part(const ep_list_args &args, call_state &call)
+{
+    const ep_handle_view &handle = args.handle;
+    const uint32_t end = args.end * args.group.coding.pages;
+    const uint32_t *const counts = args.kind == EP_LIST_REDUCE ? handle.send_count : handle.recv_count;
+    return wait_until(args.group, EP_FLAG_PROGRESS, call, [&](uint32_t rank, uint64_t value) {
+        return ep_progress_came(value, call.epoch) > (counts[rank] < end ? counts[rank] : end);
+    });
 }
 
 __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant__ ep_list_args args)
@@ -136,8 +160,7 @@ __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant_
     open_call(group, args.handle, false, at.call);
     bool goes_on = at.call.failed == 0;
     if (goes_on && reads_chunks(args))
-        goes_on = wait_ranks(group, args.kind == EP_LIST_REDUCE && !group.low_latency ? EP_FLAG_READY : EP_FLAG_DATA,
-                             at.call);
+        goes_on = group.low_latency ? wait_ranks(group, EP_FLAG_DATA, at.call) : wait_part(args, at.call);
     for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
         at.counts[rank] = goes_on ? count_records(args, rank, at.call) : 0;
     __syncthreads();
@@ -148,7 +171,7 @@ __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant_
         list_records(args, at);
     }
     for (uint32_t rank = 0; rank < group.rank_count && reads_chunks(args); rank++)
-        if (at.counts[rank] > 0)
+        if (rows_of_part(args, at, rank, args.first) > 0)
             fetch_chunk(args, rank, at.call);
     leave(group);
 }
@@ -165,9 +188,14 @@ __global__ void __launch_bounds__(THREADS, 1) hand_over_kernel(const __grid_cons
     open_call(group, args.handle, false, call);
     for (uint32_t rank = 0; rank < group.rank_count && group.low_latency && call.failed == 0; rank++)
         if (takes_part(call, rank) && coding.counts[rank] > 0 && coding.results[rank].status == STRAIT_OK)
-            copy_vectors(ep_chunk_of(&group, rank, call.epoch, group.rank), coding.chunks + rank * group.at.chunk_bytes,
-                         coding.results[rank].bytes);
+            copy_vectors(ep_chunk_of(&group, rank, call.epoch, group.rank, 0),
+                         coding.chunks + rank * group.at.chunk_bytes, coding.results[rank].bytes);
     if (!is_last_block(group, call))
+        return;
+    if (!group.low_latency)
+        tell_progress(group, args.signal == EP_FLAG_READY ? args.handle.recv_count : args.handle.send_count,
+                      (args.part + 1) * coding.pages, call);
+    if (args.part + 1 < ep_chunk_count(&group))
         return;
     if (args.signal == EP_FLAG_READY)
         announce_ranks(group, {0, 0}, call);

@@ -9,8 +9,8 @@
 
 struct ep_cuda_coder {
     const struct strait_codec *codec;
-    void *memory;  /* of the coding, and: */
-    void *scratch; /* scratch_bytes, of one launch at a time */
+    void *memory;     /* of the coding, and: */
+    void *scratch[2]; /* scratch_bytes, of one launch at a time: in stream order, and beside */
     uint64_t scratch_bytes;
     void *zeroes; /* a row */
     uint32_t sm_budget;
@@ -27,26 +27,41 @@ static void *piece(uint8_t *memory, uint64_t *bytes, uint64_t size)
     return at;
 }
 
+/* Twice where phases run beside the stream. */
 static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *args, uint8_t *memory)
 {
     const struct strait_ep_config *config = args->config;
     const struct ep_arena *at = &args->at;
     const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
-    const uint64_t ranks = config->rank_count, came = ranks * config->tokens_max;
+    const uint64_t ranks = config->rank_count, came = ranks * config->tokens_max, sides = at->parts > 0 ? 2 : 1;
     const uint64_t decoded = low_latency && at->row_slots > came ? at->row_slots : came;
+    const uint64_t chunks = ranks * (at->parts > 0 ? at->parts : 1);
     struct ep_coding *coding = args->coding;
     uint64_t bytes = 0;
 
     coding->metadata_bytes = (at->chunk_bytes - (uint64_t)at->chunk_rows * config->row_bytes_max) / 16 * 16;
     coding->decoded = piece(memory, &bytes, decoded * config->row_bytes_max);
     coding->chunks = piece(memory, &bytes, low_latency ? ranks * at->chunk_bytes : 0);
-    coding->metadata = piece(memory, &bytes, low_latency ? 0 : ranks * coding->metadata_bytes);
-    coding->rows = piece(memory, &bytes, ranks * at->chunk_rows * sizeof(*coding->rows));
-    coding->counts = piece(memory, &bytes, ranks * sizeof(*coding->counts));
-    coding->results = piece(memory, &bytes, ranks * sizeof(*coding->results));
+    coding->metadata = piece(memory, &bytes, low_latency ? 0 : chunks * coding->metadata_bytes);
+    coding->rows = piece(memory, &bytes, sides * chunks * at->chunk_rows * sizeof(*coding->rows));
+    coding->counts = piece(memory, &bytes, sides * chunks * sizeof(*coding->counts));
+    coding->results = piece(memory, &bytes, sides * chunks * sizeof(*coding->results));
     coder->zeroes = piece(memory, &bytes, config->row_bytes_max);
-    coder->scratch = piece(memory, &bytes, coder->scratch_bytes);
+    for (uint64_t side = 0; side < sides; side++)
+        coder->scratch[side] = piece(memory, &bytes, coder->scratch_bytes);
     return bytes;
+}
+
+void ep_cuda_beside(struct ep_group_view *group)
+{
+    const uint64_t chunks = (uint64_t)group->rank_count * ep_chunk_count(group);
+
+    group->coding.side = 1;
+    if (!group->coded)
+        return;
+    group->coding.rows += chunks * group->at.chunk_rows;
+    group->coding.counts += chunks;
+    group->coding.results += chunks;
 }
 
 /* Of the longest launch, either way: a chunk for each other rank. */
@@ -84,7 +99,8 @@ enum strait_status ep_cuda_coder_open(struct ep_cuda *cuda, const struct ep_open
     if (coder == NULL)
         return STRAIT_ERR_NO_MEMORY;
     coder->codec = codec;
-    coder->sm_budget = args->config->sm_budget < 2 ? 2 : args->config->sm_budget / 2 * 2; /* in pairs */
+    const uint32_t budget = args->at.parts > 0 ? args->config->sm_budget / 2 : args->config->sm_budget;
+    coder->sm_budget = budget < 2 ? 2 : budget / 2 * 2; /* in pairs */
     coder->scratch_bytes = scratch_bytes(codec, args);
     coder->memory = ep_cuda_alloc(cuda, place(coder, args, NULL));
     if (coder->memory == NULL) {
@@ -126,37 +142,44 @@ static struct strait_region region_of(const struct ep_cuda_coder *coder, const s
                                   .row_bytes = tensor->row_bytes};
 }
 
-static struct strait_run run_of(const struct ep_cuda_coder *coder, enum strait_caching caching, cudaStream_t stream)
+static struct strait_run run_of(const struct ep_cuda_coder *coder, const struct ep_group_view *group,
+                                enum strait_caching caching, cudaStream_t stream)
 {
     return (struct strait_run){.size = sizeof(struct strait_run),
-                               .scratch = coder->scratch,
+                               .scratch = coder->scratch[group->coding.side],
                                .scratch_size = coder->scratch_bytes,
                                .stream = stream,
                                .caching = caching,
                                .sm_budget = coder->sm_budget};
 }
 
-static uint32_t *rows_of(const struct ep_group_view *group, uint32_t rank)
+/* Number of a chunk in what the coding has of them. */
+static uint64_t number_of(const struct ep_group_view *group, uint32_t rank, uint32_t part)
 {
-    return group->coding.rows + (uint64_t)rank * group->at.chunk_rows;
+    return (uint64_t)rank * ep_chunk_count(group) + part;
+}
+
+static uint32_t *rows_of(const struct ep_group_view *group, uint32_t rank, uint32_t part)
+{
+    return group->coding.rows + number_of(group, rank, part) * group->at.chunk_rows;
 }
 
 /* The chunk of the own arena that a rank writes or reads. HT; LL: its copy. */
-static uint8_t *chunk_here(const struct ep_group_view *group, uint32_t rank)
+static uint8_t *chunk_here(const struct ep_group_view *group, uint32_t rank, uint32_t part)
 {
     return group->low_latency ? group->coding.chunks + rank * group->at.chunk_bytes
-                              : ep_chunk_of(group, group->rank, 0, rank);
+                              : ep_chunk_of(group, group->rank, 0, rank, part);
 }
 
 /* The own chunk in the arena of a rank. LL: as above. */
-static uint8_t *chunk_there(const struct ep_group_view *group, uint32_t rank)
+static uint8_t *chunk_there(const struct ep_group_view *group, uint32_t rank, uint32_t part)
 {
-    return group->low_latency ? chunk_here(group, rank) : ep_chunk_of(group, rank, 0, group->rank);
+    return group->low_latency ? chunk_here(group, rank, part) : ep_chunk_of(group, rank, 0, group->rank, part);
 }
 
-/* Encodes the listed rows for each other rank, to its arena or to the own one. */
+/* Encodes the listed rows of a part for each other rank, to its arena or to the own one. */
 static bool encode(const struct ep_cuda *cuda, const struct ep_group_view *group, const struct tensor *tensor,
-                   bool there, cudaStream_t stream)
+                   bool there, uint32_t part, cudaStream_t stream)
 {
     const struct ep_cuda_coder *coder = cuda->coder;
     const struct strait_region region = region_of(coder, tensor);
@@ -166,26 +189,26 @@ static bool encode(const struct ep_cuda *cuda, const struct ep_group_view *group
                                                                                              : STRAIT_MODE_BASE,
                                                 .absent = coder->zeroes};
     const bool far = (cuda->far || there) && !group->low_latency; /* behind a link */
-    const struct strait_run run = run_of(coder, far ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO, stream);
+    const struct strait_run run = run_of(coder, group, far ? STRAIT_CACHING_LINK : STRAIT_CACHING_AUTO, stream);
     struct strait_encode_item items[STRAIT_EP_RANKS_MAX];
     uint32_t count = 0;
 
     for (uint32_t rank = 0; rank < group->rank_count; rank++)
         if (rank != group->rank)
-            items[count++] =
-                (struct strait_encode_item){.src = {&region, rows_of(group, rank), 1, group->coding.pages},
-                                            .dst = there ? chunk_there(group, rank) : chunk_here(group, rank),
-                                            .dst_capacity = group->at.chunk_bytes,
-                                            .result = &group->coding.results[rank]};
+            items[count++] = (struct strait_encode_item){
+                .src = {&region, rows_of(group, rank, part), 1, group->coding.pages},
+                .dst = there ? chunk_there(group, rank, part) : chunk_here(group, rank, part),
+                .dst_capacity = group->at.chunk_bytes,
+                .result = &group->coding.results[number_of(group, rank, part)]};
     return strait_encode_batch(coder->codec, &params, items, count, &run) == STRAIT_OK;
 }
 
-/* Decodes the chunks of the other ranks, in the own arena or in theirs, to the listed rows. */
+/* Decodes the chunks of a part of the other ranks, in the own arena or in theirs, to the listed rows. */
 static bool decode(const struct ep_cuda_coder *coder, const struct ep_group_view *group, const struct tensor *tensor,
-                   bool there, cudaStream_t stream)
+                   bool there, uint32_t part, cudaStream_t stream)
 {
     const struct strait_region region = region_of(coder, tensor);
-    const struct strait_run run = run_of(coder, STRAIT_CACHING_AUTO, stream);
+    const struct strait_run run = run_of(coder, group, STRAIT_CACHING_AUTO, stream);
     struct strait_decode_item items[STRAIT_EP_RANKS_MAX];
     uint32_t count = 0;
 
@@ -193,13 +216,14 @@ static bool decode(const struct ep_cuda_coder *coder, const struct ep_group_view
         if (rank == group->rank)
             continue;
         struct strait_decode_item *item = &items[count++];
-        *item = (struct strait_decode_item){.dst = {&region, rows_of(group, rank), 1, group->coding.pages},
-                                            .src = there ? chunk_there(group, rank) : chunk_here(group, rank),
-                                            .src_size = group->at.chunk_bytes,
-                                            .result = &group->coding.results[rank],
-                                            .flags = STRAIT_DECODE_AT_MOST};
+        *item =
+            (struct strait_decode_item){.dst = {&region, rows_of(group, rank, part), 1, group->coding.pages},
+                                        .src = there ? chunk_there(group, rank, part) : chunk_here(group, rank, part),
+                                        .src_size = group->at.chunk_bytes,
+                                        .result = &group->coding.results[number_of(group, rank, part)],
+                                        .flags = STRAIT_DECODE_AT_MOST};
         if (!group->low_latency) {
-            item->metadata = group->coding.metadata + rank * group->coding.metadata_bytes;
+            item->metadata = group->coding.metadata + number_of(group, rank, part) * group->coding.metadata_bytes;
             item->metadata_size = group->coding.metadata_bytes;
         }
     }
@@ -207,6 +231,12 @@ static bool decode(const struct ep_cuda_coder *coder, const struct ep_group_view
 }
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
+
+/* Pages of a chunk. */
+static uint32_t pages_of(const struct ep_group_view *group)
+{
+    return group->at.parts > 0 ? group->at.chunk_rows : group->tokens_max;
+}
 
 /* Pages of a LL combine's chunks. */
 static uint32_t pages_back(const struct ep_group_view *group, const struct ep_handle_view *handle)
@@ -216,17 +246,43 @@ static uint32_t pages_back(const struct ep_group_view *group, const struct ep_ha
     return group->tokens_max * (handle->layout == STRAIT_EP_EXPERT_MAJOR ? most : 1);
 }
 
-static bool list(const struct ep_cuda *cuda, const struct ep_list_args *args, cudaStream_t stream)
+static bool hand_over(const struct ep_cuda *cuda, const struct ep_list_args *listed, enum ep_flag signal, uint32_t part,
+                      cudaStream_t stream)
 {
-    return ep_cuda_good(ep_cuda_list(args, cuda->multiprocessors, stream));
-}
-
-static bool hand_over(const struct ep_cuda *cuda, const struct ep_group_view *group,
-                      const struct ep_handle_view *handle, enum ep_flag signal, cudaStream_t stream)
-{
-    const struct ep_hand_over_args args = {.group = *group, .handle = *handle, .signal = signal};
+    const struct ep_hand_over_args args = {
+        .group = listed->group, .handle = listed->handle, .signal = signal, .part = part};
 
     return ep_cuda_good(ep_cuda_hand_over(&args, cuda->multiprocessors, stream));
+}
+
+/* Lists all chunks, then encodes and hands over one part of all lists after the other. */
+static bool send_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed, const struct tensor *rows, bool there,
+                        enum ep_flag signal, cudaStream_t stream)
+{
+    const uint32_t parts = ep_chunk_count(&listed->group);
+    bool good;
+
+    listed->end = parts;
+    good = ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream));
+    for (uint32_t part = 0; part < parts && good; part++)
+        good = encode(cuda, &listed->group, rows, there, part, stream) && hand_over(cuda, listed, signal, part, stream);
+    return good;
+}
+
+/* Lists and decodes one part of all lists after the other. */
+static bool take_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed, const struct tensor *rows, bool there,
+                        cudaStream_t stream)
+{
+    const uint32_t parts = ep_chunk_count(&listed->group);
+    bool good = true;
+
+    for (uint32_t part = 0; part < parts && good; part++) {
+        listed->first = part;
+        listed->end = part + 1;
+        good = ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream)) &&
+               decode(cuda->coder, &listed->group, rows, there, part, stream);
+    }
+    return good;
 }
 
 bool ep_cuda_coded_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream)
@@ -234,29 +290,27 @@ bool ep_cuda_coded_send(const struct ep_cuda *cuda, const struct ep_send_args *a
     struct ep_send_args coded = *args;
     const struct tensor tokens = {args->rows, args->tokens, args->row_bytes, args->type};
 
-    coded.group.coding.pages = args->group.tokens_max;
-    const struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND};
+    coded.group.coding.pages = pages_of(&args->group);
+    struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND};
     if (!ep_cuda_good(ep_cuda_send(&coded, cuda->multiprocessors, stream)))
         return false;
-    return args->rows == NULL || (list(cuda, &listed, stream) && encode(cuda, &coded.group, &tokens, true, stream) &&
-                                  hand_over(cuda, &coded.group, &args->handle, args->signal, stream));
+    return args->rows == NULL || send_chunks(cuda, &listed, &tokens, true, args->signal, stream);
 }
 
 bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream)
 {
-    const struct ep_cuda_coder *coder = cuda->coder;
     struct ep_receive_args coded = *args;
     const uint64_t all = (uint64_t)args->group.rank_count * args->group.tokens_max;
     struct tensor rows = {args->rows, args->group.low_latency ? all : args->row_count, args->row_bytes, args->type};
 
-    coded.group.coding.pages = args->group.tokens_max;
+    coded.group.coding.pages = pages_of(&args->group);
     if (args->handle.layout == STRAIT_EP_EXPERT_MAJOR) {
         rows.base = coded.group.coding.decoded;
         rows.count = all;
     }
-    const struct ep_list_args listed = {
+    struct ep_list_args listed = {
         .group = coded.group, .handle = args->handle, .kind = EP_LIST_RECEIVE, .row_count = args->row_count};
-    return list(cuda, &listed, stream) && decode(coder, &coded.group, &rows, false, stream) &&
+    return take_chunks(cuda, &listed, &rows, false, stream) &&
            ep_cuda_good(ep_cuda_receive(&coded, cuda->multiprocessors, stream));
 }
 
@@ -265,14 +319,13 @@ bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args 
     struct ep_stage_args coded = *args;
     struct tensor rows = {args->rows, args->group.at.row_slots, args->row_bytes, args->type};
 
-    coded.group.coding.pages = args->group.tokens_max;
+    coded.group.coding.pages = pages_of(&args->group);
     if (args->handle.layout == STRAIT_EP_EXPERT_MAJOR)
         rows.base = coded.group.coding.own; /* sums of each record; HT has one buffer */
-    const struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_STAGE};
+    struct ep_list_args listed = {.group = coded.group, .handle = args->handle, .kind = EP_LIST_STAGE};
     if (!ep_cuda_good(ep_cuda_stage(&coded, cuda->multiprocessors, stream)))
         return false;
-    return args->rows == NULL || (list(cuda, &listed, stream) && encode(cuda, &coded.group, &rows, false, stream) &&
-                                  hand_over(cuda, &coded.group, &args->handle, EP_FLAG_READY, stream));
+    return args->rows == NULL || send_chunks(cuda, &listed, &rows, false, EP_FLAG_READY, stream);
 }
 
 bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream)
@@ -284,26 +337,24 @@ bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_ba
                                 args->type};
 
     coded.group.coding.pages = pages_back(&args->group, &args->handle);
-    const struct ep_list_args listed = {
+    struct ep_list_args listed = {
         .group = coded.group, .handle = args->handle, .kind = EP_LIST_SEND_BACK, .by_expert = by_expert};
-    return ep_cuda_good(ep_cuda_send_back(&coded, cuda->multiprocessors, stream)) && list(cuda, &listed, stream) &&
-           encode(cuda, &coded.group, &rows, true, stream) &&
-           hand_over(cuda, &coded.group, &args->handle, EP_FLAG_DATA, stream);
+    return ep_cuda_good(ep_cuda_send_back(&coded, cuda->multiprocessors, stream)) &&
+           send_chunks(cuda, &listed, &rows, true, EP_FLAG_DATA, stream);
 }
 
 bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream)
 {
-    const struct ep_cuda_coder *coder = cuda->coder;
     const bool low_latency = args->group.low_latency;
     const bool by_expert = low_latency && args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
     const uint64_t came = (uint64_t)args->group.rank_count * args->group.tokens_max;
     struct ep_reduce_args coded = *args;
 
-    coded.group.coding.pages = low_latency ? pages_back(&args->group, &args->handle) : args->group.tokens_max;
+    coded.group.coding.pages = low_latency ? pages_back(&args->group, &args->handle) : pages_of(&args->group);
     const struct tensor rows = {coded.group.coding.decoded, low_latency ? args->group.at.row_slots : came,
                                 args->row_bytes, args->type};
-    const struct ep_list_args listed = {
+    struct ep_list_args listed = {
         .group = coded.group, .handle = args->handle, .kind = EP_LIST_REDUCE, .by_expert = by_expert};
-    return list(cuda, &listed, stream) && decode(coder, &coded.group, &rows, true, stream) &&
+    return take_chunks(cuda, &listed, &rows, true, stream) &&
            ep_cuda_good(ep_cuda_reduce(&coded, cuda->multiprocessors, stream));
 }

@@ -1,6 +1,7 @@
 // Phases of sums: stage and reduce; and announce and settle, which have nothing but flags.
 #include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
+#include "ep/cuda/progress.cuh"
 #include "ep/cuda/rows.cuh"
 
 namespace strait
@@ -13,8 +14,8 @@ namespace
 struct stage_shared {
     call_state call;
     record_lists lists;
+    uint32_t longest; // list
     term_list terms[WARPS];
-    uint8_t *places[WARPS];
 };
 
 // Terms of a record: the caller's row, or those of its experts in the order of topk.
@@ -31,27 +32,56 @@ DEVICE uint32_t list_rows(const ep_stage_args &args, uint64_t record, uint32_t s
     return count_bits(ballot);
 }
 
-template <strait_element TYPE, bool SUMMED> DEVICE void stage_rows(const ep_stage_args &args, stage_shared &at)
+// A part of the row of a record.
+template <strait_element TYPE, bool SUMMED>
+DEVICE void stage_row(const ep_stage_args &args, const record_place &place, const row_parts &cut, uint32_t part,
+                      stage_shared &at)
 {
     const ep_group_view &group = args.group;
-    const uint32_t warps = gridDim.x * WARPS, records = at.lists.base[group.rank_count];
-    const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, records, warps);
+    const uint64_t record = record_of(group, place);
+    const uint32_t slot = args.handle.recv_base[place.rank] + place.j;
     term_list &terms = at.terms[warp_of_thread()];
-    for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < records * cut.parts; task += warps) {
-        const record_place place = find_record(at.lists, group.rank_count, task / cut.parts);
-        const uint64_t record = record_of(group, place);
-        const uint32_t slot = args.handle.recv_base[place.rank] + place.j;
-        uint8_t *to = place.rank == group.rank || group.coded
-                          ? own_row(group, at.call.epoch, args.row_bytes, slot)
-                          : ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, slot);
-        if (lane_of_thread() == 0)
-            at.places[warp_of_thread()] = to;
-        const uint32_t count = list_rows(args, record, slot, terms);
-        if (SUMMED)
-            sum_part<TYPE, false, false>(cut, task % cut.parts, terms, count, to);
-        else
-            copy_part(cut, task % cut.parts, terms.rows[0], &at.places[warp_of_thread()], 1);
-        __syncwarp();
+    uint8_t *const to = place.rank == group.rank || group.coded
+                            ? own_row(group, at.call.epoch, args.row_bytes, slot)
+                            : ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, slot);
+    const uint32_t count = list_rows(args, record, slot, terms);
+    if (SUMMED)
+        sum_part<TYPE, false, false>(cut, part, terms, count, to);
+    else
+        copy_part(cut, part, terms.rows[0], &to, 1);
+    __syncwarp();
+}
+
+template <strait_element TYPE, bool SUMMED> DEVICE void stage_rows(const ep_stage_args &args, stage_shared &at)
+{
+    const uint32_t warps = gridDim.x * WARPS, ranks = args.group.rank_count, records = at.lists.base[ranks];
+    const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, records, warps);
+    for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < records * cut.parts; task += warps)
+        stage_row<TYPE, SUMMED>(args, find_record(at.lists, ranks, task / cut.parts), cut, task % cut.parts, at);
+}
+
+// Rows by parts, place by place of all ranks' lists. The progress of the last part is told at the end of the phase.
+template <strait_element TYPE, bool SUMMED> DEVICE void stage_parts(const ep_stage_args &args, stage_shared &at)
+{
+    const ep_group_view &group = args.group;
+    const uint32_t warps = gridDim.x * WARPS, ranks = group.rank_count, parts = group.at.parts;
+    if (threadIdx.x == 0) {
+        at.longest = 0;
+        for (uint32_t rank = 0; rank < ranks; rank++)
+            at.longest = at.longest > at.lists.count[rank] ? at.longest : at.lists.count[rank];
+    }
+    __syncthreads();
+    const uint32_t each = divide_up(at.longest, parts);
+    const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, each * ranks, warps);
+    for (uint32_t part = 0; part < parts; part++) {
+        for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < each * ranks * cut.parts; task += warps) {
+            const uint32_t x = task / cut.parts;
+            const record_place place = {x % ranks, part * each + x / ranks};
+            if (place.j < at.lists.count[place.rank])
+                stage_row<TYPE, SUMMED>(args, place, cut, task % cut.parts, at);
+        }
+        if (part + 1 < parts && is_last_of_part(group, part, at.call))
+            tell_progress(group, at.lists.count, (part + 1) * each, at.call);
     }
 }
 
@@ -77,27 +107,36 @@ __global__ void __launch_bounds__(THREADS, 1) stage_kernel(const __grid_constant
     extern __shared__ uint4 memory[];
     stage_shared &at = *reinterpret_cast<stage_shared *>(memory);
     const ep_group_view &group = args.group;
-    open_call(group, args.handle, true, at.call);
+    open_call(group, args.handle, group.at.parts == 0, at.call); // else begin_kernel has begun the call
+    if (group.at.parts > 0 && blockIdx.x == 0)                   // before any progress
+        store_announcement(group, args.announce, at.call);
     if (at.call.failed == 0 && (args.rows != nullptr || args.weights != nullptr)) {
         load_lists(group, args.handle, at.call, at.lists);
         if (args.weights != nullptr)
             stage_weights(args, at);
         if (!SUMMED) // coded: rows of other ranks are encoded where they are
             keep_own(group, at.lists);
-        if (args.rows != nullptr)
+        if (args.rows != nullptr && rows_by_parts(group))
+            stage_parts<TYPE, SUMMED>(args, at);
+        else if (args.rows != nullptr)
             stage_rows<TYPE, SUMMED>(args, at);
     }
     if (!is_last_block(group, at.call))
         return;
-    keep_epoch(group, args.handle, at.call);
-    if (!group.coded || args.rows == nullptr) // else what hands over the chunks does
-        announce_ranks(group, args.announce, at.call);
+    if (group.at.parts == 0)
+        keep_epoch(group, args.handle, at.call);
+    if (group.coded && args.rows != nullptr) // what hands over the chunks does the rest
+        return;
+    if (group.at.parts > 0)
+        tell_progress(group, args.handle.recv_count, UINT32_MAX, at.call);
+    announce_ranks(group, args.announce, at.call);
 }
 
 // ---- Sums of own tokens ---------------------------------------------------------------------------------------------
 
 struct reduce_shared {
     call_state call;
+    progress_watch watch;
     const uint8_t *rows[STRAIT_EP_RANKS_MAX]; // of place 0 of the list of each rank; null: nothing comes from there
     term_list terms[WARPS];
 };
@@ -139,11 +178,13 @@ template <bool BY_EXPERT> DEVICE token_lane load_token(const ep_reduce_args &arg
     return {lane < words ? from[first + lane] : -1, lane + LANES < words ? from[first + lane + LANES] : -1};
 }
 
-// Ranks ascending, one row of each.
+// Ranks ascending, one row of each. By parts: those that have come; then at.watch.over says whether all have.
 DEVICE uint32_t list_ranks(const ep_reduce_args &args, uint32_t from, int32_t index, uint32_t count, reduce_shared &at)
 {
     const uint32_t rank = from + lane_of_thread();
-    const bool comes = rank < args.group.rank_count && index >= 0 && at.rows[rank] != nullptr;
+    bool comes = rank < args.group.rank_count && index >= 0 && at.rows[rank] != nullptr;
+    if (comes && rows_by_parts(args.group))
+        comes = wait_place(at.watch, rank, static_cast<uint32_t>(index));
     const uint32_t ballot = __ballot_sync(ALL_LANES, comes);
     if (comes)
         at.terms[warp_of_thread()].rows[count + count_bits(ballot & ((1u << lane_of_thread()) - 1))] =
@@ -172,14 +213,14 @@ DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t
     return count_bits(__ballot_sync(ALL_LANES, rank < STRAIT_EP_RANKS_MAX));
 }
 
-// Rows of own tokens. What a warp's next task needs to know is under way while it sums.
+// Rows of own tokens, by the last warps of a block. What a warp's next task needs to know is under way while it sums.
 template <strait_element TYPE, bool BY_EXPERT, bool FEW>
 DEVICE void reduce_rows(const ep_reduce_args &args, reduce_shared &at)
 {
-    const uint32_t warps = gridDim.x * WARPS;
+    const uint32_t workers = workers_of(args.group), warps = gridDim.x * workers;
     const row_parts cut = cut_rows(args.row_bytes, SUM_STEPS<FEW>, args.tokens, warps);
     const uint32_t tasks = args.tokens * cut.parts;
-    uint32_t task = blockIdx.x * WARPS + warp_of_thread();
+    uint32_t task = blockIdx.x * workers + warp_of_thread() - (WARPS - workers);
     token_lane is = load_token<BY_EXPERT>(args, task / cut.parts);
     for (; task < tasks; task += warps) {
         const uint32_t token = task / cut.parts;
@@ -216,14 +257,20 @@ __global__ void __launch_bounds__(THREADS, 1) reduce_kernel(const __grid_constan
     extern __shared__ uint4 memory[];
     reduce_shared &at = *reinterpret_cast<reduce_shared *>(memory);
     const ep_group_view &group = args.group;
+    const bool by_parts = rows_by_parts(group);
     open_call(group, args.handle, false, at.call);
-    if (at.call.failed == 0 && wait_ranks(group, group.low_latency ? EP_FLAG_DATA : EP_FLAG_READY, at.call)) {
+    if (at.call.failed == 0 &&
+        (by_parts ? begin_watch(group, at.call, at.watch)
+                  : wait_ranks(group, group.low_latency ? EP_FLAG_DATA : EP_FLAG_READY, at.call))) {
         for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
             find_source(args, rank, at);
         if (check_ranks(group, STRAIT_ERR_CORRUPT, at.call) && check_decoded(group, at.call)) {
             if (args.weights_out != nullptr)
                 fetch_weights(args, at.call);
-            reduce_rows<TYPE, BY_EXPERT, FEW>(args, at);
+            if (by_parts && warp_of_thread() == 0)
+                watch_lists(group, at.call, at.watch, args.handle.send_count);
+            else
+                reduce_rows<TYPE, BY_EXPERT, FEW>(args, at);
         }
     }
     if (group.low_latency)
@@ -241,6 +288,15 @@ __global__ void __launch_bounds__(THREADS, 1) announce_kernel(const __grid_const
     open_call(args.group, args.handle, true, call);
     keep_epoch(args.group, args.handle, call);
     announce_ranks(args.group, args.announce, call);
+}
+
+// Begins a call whose first phase runs beside the stream.
+__global__ void __launch_bounds__(THREADS, 1) begin_kernel(const __grid_constant__ ep_settle_args args)
+{
+    extern __shared__ uint4 memory[];
+    call_state &call = *reinterpret_cast<call_state *>(memory);
+    open_call(args.group, args.handle, true, call);
+    keep_epoch(args.group, args.handle, call);
 }
 
 __global__ void __launch_bounds__(THREADS, 1) settle_kernel(const __grid_constant__ ep_settle_args args)
@@ -289,6 +345,12 @@ cudaError_t ep_cuda_announce(const struct ep_announce_args *args, uint32_t, cuda
                                                                 *args, 1, stream);
 }
 
+cudaError_t ep_cuda_begin(const struct ep_settle_args *args, uint32_t, cudaStream_t stream)
+{
+    return strait::launch<ep_settle_args, strait::call_state>(reinterpret_cast<const void *>(strait::begin_kernel),
+                                                              *args, 1, stream);
+}
+
 cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t, cudaStream_t stream)
 {
     return strait::launch<ep_settle_args, strait::call_state>(reinterpret_cast<const void *>(strait::settle_kernel),
@@ -316,6 +378,7 @@ cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiproc
 cudaError_t ep_cuda_load_combine(void)
 {
     const void *const flags[] = {reinterpret_cast<const void *>(strait::announce_kernel),
+                                 reinterpret_cast<const void *>(strait::begin_kernel),
                                  reinterpret_cast<const void *>(strait::settle_kernel), strait::stage_copies};
     cudaError_t error = strait::load(flags);
     for (size_t i = 0; i < strait::TYPES && error == cudaSuccess; i++) {

@@ -20,6 +20,8 @@ cudaError_t ep_cuda_stage(const struct ep_stage_args *args, uint32_t multiproces
 cudaError_t ep_cuda_send_back(const struct ep_send_back_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
+/* Begins the call of a combine by parts, whose stage does not. */
+cudaError_t ep_cuda_begin(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
 /* ---- Coded groups: beside the phases above, between which the codec is launched (coder.h) -------------------------
  */
@@ -34,20 +36,24 @@ enum ep_list {
     EP_LIST_REDUCE,
 };
 
-/* Makes coding.rows and coding.counts. A group that has failed has empty lists. */
+/* Makes coding.rows and coding.counts of the chunks `first` to `end` of each list. HT, before decoding: of one, for
+ * which it waits. A group that has failed has empty lists. */
 struct ep_list_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
     enum ep_list kind;
+    uint32_t first, end;
     uint32_t row_count; /* HT, RECEIVE: of the outputs. More rows than that: none are listed */
     bool by_expert;     /* LL EXPERT_MAJOR, SEND_BACK and REDUCE: a record has a row for each expert */
 };
 
-/* After encoding: LL copies chunks to their ranks; signals; READY with the announcement of the own room. */
+/* After encoding the chunks `part` of all lists: LL copies chunks to their ranks; HT tells the progress, of the lists
+ * of the call's kind. With the last part: signals; READY with the announcement of the own room. */
 struct ep_hand_over_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
     enum ep_flag signal;
+    uint32_t part;
 };
 
 cudaError_t ep_cuda_list(const struct ep_list_args *args, uint32_t multiprocessors, cudaStream_t stream);

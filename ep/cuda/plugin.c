@@ -47,6 +47,7 @@ static void cuda_close(void *context)
     if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
         (void)ep_cuda_good(cudaDeviceSynchronize());
         ep_cuda_coder_close(cuda);
+        ep_cuda_beside_close(cuda);
         ep_cuda_free(cuda, cuda->own);
         (void)ep_cuda_good(cudaStreamDestroy(cuda->stream));
         ep_cuda_leave(&entered);
@@ -63,7 +64,8 @@ static enum strait_status open_rows(struct ep_cuda *cuda, const struct ep_open_a
     cuda->own = args->coding->own = ep_cuda_alloc(cuda, args->at.row_buffers * args->at.rows_stride);
     if (cuda->own == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    return args->coded ? ep_cuda_coder_open(cuda, args) : STRAIT_OK;
+    const enum strait_status status = args->at.parts > 0 ? ep_cuda_beside_open(cuda) : STRAIT_OK;
+    return status == STRAIT_OK && args->coded ? ep_cuda_coder_open(cuda, args) : status;
 }
 
 static enum strait_status cuda_open(const struct ep_open_args *args, void **context)
@@ -99,7 +101,7 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
 
 /* ---- Phases ------------------------------------------------------------------------------------------------------ */
 
-/* A phase on the device of the group. Those of rows are the coder's in a coded group. */
+/* A phase on the device of the group. */
 #define PHASE_OF(name, launched)                                                              \
     static enum strait_status cuda_##name(void *context, const struct ep_##name##_args *args, \
                                           struct CUstream_st *stream)                         \
@@ -112,10 +114,9 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
         ep_cuda_leave(&entered);                                                              \
         return good ? STRAIT_OK : STRAIT_ERR_DEVICE;                                          \
     }
-#define LAUNCH(name) ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
-#define PHASE(name)  PHASE_OF(name, LAUNCH(name))
-#define PHASE_OF_ROWS(name) \
-    PHASE_OF(name, cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name))
+#define LAUNCH(name)        ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
+#define PHASE(name)         PHASE_OF(name, LAUNCH(name))
+#define PHASE_OF_ROWS(name) PHASE_OF(name, ep_cuda_run_##name(cuda, args, stream))
 
 PHASE(route)
 PHASE(announce)

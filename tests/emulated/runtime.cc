@@ -66,6 +66,11 @@ cudaError_t cudaEventCreate(cudaEvent_t *event)
     return cudaSuccess;
 }
 
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned)
+{
+    return cudaEventCreate(event);
+}
+
 cudaError_t cudaEventDestroy(cudaEvent_t event)
 {
     delete event;
@@ -146,6 +151,12 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t size, cudaMemcpyK
 cudaError_t cudaMemsetAsync(void *memory, int value, size_t size, cudaStream_t)
 {
     memset(memory, value, size);
+    return cudaSuccess;
+}
+
+// Launches have ended when they return.
+cudaError_t cudaStreamWaitEvent(cudaStream_t, cudaEvent_t, unsigned)
+{
     return cudaSuccess;
 }
 

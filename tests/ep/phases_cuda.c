@@ -182,14 +182,11 @@ static void compare(const char *phase, uint32_t rank)
     }
 }
 
-/* Runs a phase of GPUs that coded groups have of their own. */
+/* Runs a phase that moves rows. */
 #define RUN_ROWS(name)                                                                   \
     static void run_##name(const struct rank *rank, const struct ep_##name##_args *args) \
     {                                                                                    \
-        if (coded)                                                                       \
-            require(ep_cuda_coded_##name(&rank->cuda, args, NULL));                      \
-        else                                                                             \
-            require_cuda(ep_cuda_##name(args, MULTIPROCESSORS, NULL));                   \
+        require(ep_cuda_run_##name(&rank->cuda, args, NULL));                            \
     }
 #define RUN(name)                                                                        \
     static void run_##name(const struct rank *rank, const struct ep_##name##_args *args) \
@@ -253,24 +250,25 @@ static void draw_config(void)
     config.sm_budget = 1 + rng_below(&rng, 4);
     far = one_in(3);
     coded = with_codec && ranks * ranks * config.tokens_max * config.topk_max <= 400 && one_in(2);
-    require(ep_arena_plan(&config, coded, &at) == STRAIT_OK);
+    const bool parts = (far || coded) && config.algorithm == STRAIT_EP_HIGH_THROUGHPUT;
+    require(ep_arena_plan(&config, coded, parts ? 1 + rng_below(&rng, EP_PARTS_MAX) : 0, &at) == STRAIT_OK);
 }
 
-static void open_coder(struct rank *rank)
+static void open_cuda(struct rank *rank)
 {
     const struct ep_open_args args = {.config = &config, .at = at, .coded = true, .coding = &rank->group.coding};
 
-    rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS, .own = rank->own};
+    rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS, .far = far, .own = rank->own};
     require_cuda(cudaGetDevice(&rank->cuda.device));
     require_cuda(cudaStreamCreateWithFlags(&rank->cuda.stream, cudaStreamNonBlocking));
-    require(ep_cuda_coder_open(&rank->cuda, &args) == STRAIT_OK);
+    require(at.parts == 0 || ep_cuda_beside_open(&rank->cuda) == STRAIT_OK);
+    require(!coded || ep_cuda_coder_open(&rank->cuda, &args) == STRAIT_OK);
 }
 
-static void close_coder(struct rank *rank)
+static void close_cuda(struct rank *rank)
 {
-    if (!rank->group.coded)
-        return;
     ep_cuda_coder_close(&rank->cuda);
+    ep_cuda_beside_close(&rank->cuda);
     require_cuda(cudaStreamDestroy(rank->cuda.stream));
 }
 
@@ -295,8 +293,8 @@ static void make_view(struct world *world, uint32_t number)
     view->coded = world->cuda && coded;
     rank->own = world->cuda && (coded || far) ? allocate(world, at.row_buffers * at.rows_stride) : NULL;
     view->coding.own = rank->own;
-    if (view->coded)
-        open_coder(rank);
+    if (world->cuda)
+        open_cuda(rank);
     view->receive_max = config.receive_max != 0 && config.receive_max < all ? config.receive_max : all;
     view->state = allocate_state(world);
     view->report = allocate(world, sizeof(*view->report));
@@ -469,7 +467,8 @@ static void garble(void)
 static void garble_chunks(void)
 {
     const uint32_t often = 1 + rng_below(&rng, 2000);
-    const uint64_t bytes = (uint64_t)at.row_buffers * config.rank_count * at.chunk_bytes;
+    const uint64_t bytes =
+        (uint64_t)at.row_buffers * config.rank_count * (at.parts > 0 ? at.parts : 1) * at.chunk_bytes;
 
     for (uint32_t r = 0; r < config.rank_count; r++)
         for (uint64_t offset = 0; offset < bytes; offset++)
@@ -632,7 +631,8 @@ static void run_group(void)
     }
     for (int w = 0; w < 2; w++)
         for (uint32_t r = 0; r < config.rank_count; r++) {
-            close_coder(&worlds[w].ranks[r]);
+            if (w == 1)
+                close_cuda(&worlds[w].ranks[r]);
             if (worlds[w].ranks[r].own != NULL)
                 release(&worlds[w], worlds[w].ranks[r].own);
             release_state(&worlds[w], worlds[w].ranks[r].group.state);

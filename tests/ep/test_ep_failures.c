@@ -366,7 +366,7 @@ static void run_damaged_chunk(struct member *member)
         require(strait_ep_dispatch(party.handle, &in, &out, STRAIT_EP_SEND_ONLY, NULL) == STRAIT_OK);
         world_barrier(member);
         if (member->rank == 0) {
-            uint8_t *chunk = ep_chunk_of(&group->view, 0, group->view.state->epoch, 1);
+            uint8_t *chunk = ep_chunk_of(&group->view, 0, group->view.state->epoch, 1, 0);
             require(strait_chunk_info(chunk, all, &info) == STRAIT_OK);
             chunk[i < info.chunk_bytes ? i : rng_below(&rng, (uint32_t)info.chunk_bytes)] ^= (uint8_t)(1u << (i % 8));
             uint32_t rank = UINT32_MAX;

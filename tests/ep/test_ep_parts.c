@@ -79,7 +79,9 @@ TEST(areas_of_an_arena_follow_each_other_and_have_room)
                                                 .topk_max = 1 + rng_below(&rng, 32),
                                                 .heap_bytes = rng_below(&rng, 100000)};
         struct ep_arena at;
-        require(ep_arena_plan(&config, coded, &at) == STRAIT_OK);
+        const uint32_t parts = low_latency ? 0 : rng_below(&rng, EP_PARTS_MAX + 1), chunks = parts > 0 ? parts : 1;
+        require(ep_arena_plan(&config, coded, parts, &at) == STRAIT_OK);
+        require(!coded || low_latency || at.chunk_rows * chunks >= config.tokens_max);
         const uint64_t all = (uint64_t)ranks * config.tokens_max;
         require(low_latency ? at.slots == all && at.row_slots >= (uint64_t)config.tokens_max * config.topk_max
                             : at.slots <= all && at.row_slots == at.slots);
@@ -93,7 +95,7 @@ TEST(areas_of_an_arena_follow_each_other_and_have_room)
                                   (uint64_t)at.row_buffers * at.slots * config.topk_max * 4,
                                   (uint64_t)at.row_buffers * at.slots * config.scale_bytes_max,
                                   (uint64_t)at.row_buffers * at.row_slots * config.row_bytes_max,
-                                  (uint64_t)at.row_buffers * ranks * at.chunk_bytes,
+                                  (uint64_t)at.row_buffers * ranks * chunks * at.chunk_bytes,
                                   config.heap_bytes};
         for (int a = 0; a < COUNT(needs); a++)
             require(starts[a] % 256 == 0 && starts[a] + needs[a] <= starts[a + 1]);
@@ -112,8 +114,8 @@ TEST(a_chunk_of_4_gib_is_refused)
                                             .topk_max = 1};
     struct ep_arena at;
 
-    require(ep_arena_plan(&config, true, &at) == STRAIT_ERR_INVALID);
-    require(ep_arena_plan(&config, false, &at) == STRAIT_OK && at.bytes > 8ull << 30);
+    require(ep_arena_plan(&config, true, 0, &at) == STRAIT_ERR_INVALID);
+    require(ep_arena_plan(&config, false, 0, &at) == STRAIT_OK && at.bytes > 8ull << 30);
 }
 END_TEST
 
