@@ -37,6 +37,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
                                .row_buffers = low_latency ? EP_BUFFERS_LL : 1,
                                .slots = all,
                                .parts = parts,
+                               .part_tokens = parts > 0 ? (config->tokens_max + parts - 1) / parts : 0,
                                .heap_bytes = aligned(config->heap_bytes)};
     if (!low_latency && config->receive_max != 0 && config->receive_max < all)
         arena->slots = config->receive_max;
@@ -45,7 +46,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
         arena->row_slots = config->tokens_max * topk;
     if (coded) {
         const uint32_t copies = !low_latency ? 1 : topk < local ? topk : local;
-        arena->chunk_rows = (config->tokens_max + chunks - 1) / chunks * copies;
+        arena->chunk_rows = (parts > 0 ? arena->part_tokens : config->tokens_max) * copies;
         arena->chunk_bytes = aligned(chunk_bound(arena->chunk_rows, config->row_bytes_max));
         if (arena->chunk_bytes == 0)
             return STRAIT_ERR_INVALID;

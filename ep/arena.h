@@ -32,7 +32,7 @@ enum ep_flag {
     EP_FLAG_READY = 1, /* HT: the rank's announcement is there; its memory may be written (dispatch), read (combine) */
     EP_FLAG_DATA = 2,  /* all that the rank sends in this call is there */
     EP_FLAG_DONE = 3,  /* HT combine: the rank has read all that it needs */
-    EP_FLAG_PROGRESS = 4, /* with parts: how many rows of the rank's list are there (ep_progress) */
+    EP_FLAG_PROGRESS = 4, /* with parts: of how many the rank's rows are there (ep_progress) */
     EP_FLAG_KINDS = 5,
 };
 
@@ -60,10 +60,11 @@ struct ep_arena {
     uint64_t heap_bytes;
     uint64_t bytes; /* of the arena, a multiple of 4096 */
     uint32_t buffers, row_buffers;
-    uint32_t slots;      /* for rows that arrive in a dispatch: LL R * B, HT receive_max or R * B */
-    uint32_t row_slots;  /* for rows: slots, LL at least B * topk_max, which a combine needs */
-    uint32_t chunk_rows; /* that a chunk has at most */
-    uint32_t parts;      /* that the rows of a list are told of and coded by, see "Parts" in ep/kernels.h; 0: at once */
+    uint32_t slots;       /* for rows that arrive in a dispatch: LL R * B, HT receive_max or R * B */
+    uint32_t row_slots;   /* for rows: slots, LL at least B * topk_max, which a combine needs */
+    uint32_t chunk_rows;  /* that a chunk has at most */
+    uint32_t parts;       /* that tokens are cut in, see "Parts" in ep/kernels.h; 0: they are not */
+    uint32_t part_tokens; /* of a part, the last ones may have fewer */
 };
 
 /* Computes the layout for a configuration whose fields have been checked. parts: at most EP_PARTS_MAX, HT only; else 0.

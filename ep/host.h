@@ -64,8 +64,8 @@ bool ep_host_decode(struct ep_host *host, const struct ep_group_view *group, con
 
 /* ---- host_move.c: dispatch, and the way back of LL; host_reduce.c: combine --------------------------------------- */
 
-/* With parts: all of the lists, of these lengths, is there. */
-void ep_host_progress(const struct ep_group_view *group, const uint32_t *counts, uint64_t epoch);
+/* With parts: all of them are there. */
+void ep_host_progress(const struct ep_group_view *group, uint64_t epoch);
 void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce, uint64_t epoch);
 enum strait_status ep_host_announce(void *context, const struct ep_announce_args *args, struct CUstream_st *stream);
 enum strait_status ep_host_send(void *context, const struct ep_send_args *args, struct CUstream_st *stream);

@@ -9,10 +9,10 @@ void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce
     ep_host_signal(group, EP_FLAG_READY, epoch);
 }
 
-void ep_host_progress(const struct ep_group_view *group, const uint32_t *counts, uint64_t epoch)
+void ep_host_progress(const struct ep_group_view *group, uint64_t epoch)
 {
     for (uint32_t rank = 0; rank < group->rank_count && group->at.parts > 0; rank++)
-        __atomic_store_n(ep_flag_of(group, rank, EP_FLAG_PROGRESS, group->rank), ep_progress(epoch, counts[rank]),
+        __atomic_store_n(ep_flag_of(group, rank, EP_FLAG_PROGRESS, group->rank), ep_progress(epoch, group->at.parts),
                          __ATOMIC_RELEASE);
 }
 
@@ -137,7 +137,7 @@ enum strait_status ep_host_send(void *context, const struct ep_send_args *args, 
     if (ep_host_failed(group))
         return STRAIT_OK;
     if (args->signal == EP_FLAG_DATA)
-        ep_host_progress(group, args->handle.send_count, epoch);
+        ep_host_progress(group, epoch);
     ep_host_signal(group, args->signal, epoch);
     return STRAIT_OK;
 }

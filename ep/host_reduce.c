@@ -74,7 +74,7 @@ enum strait_status ep_host_stage(void *context, const struct ep_stage_args *args
         stage_chunks(context, args, epoch);
     if (ep_host_failed(group))
         return STRAIT_OK;
-    ep_host_progress(group, handle->recv_count, epoch);
+    ep_host_progress(group, epoch);
     ep_host_tell(group, args->announce, epoch);
     return STRAIT_OK;
 }

@@ -28,14 +28,16 @@
  * ep_state.failed. In both tells of it, see below. What another rank has stored is read after the wait only, and not
  * through caches that may be older (CUDA: not by ld.global.nc).
  *
- * Parts. Where rows cross host memory, or are coded, a link carries them for longer than launches take, one way when
- * they are stored and the other way when they are read; so ranks read while others still store. With at.parts above 0
- * (HT), send (DATA) and stage store progress besides, flags[PROGRESS][rank] in the arena of each rank d: ep_progress of
- * the epoch and of how many places of list (rank, d) have their rows, with release; what is there besides rows, the
- * announcement included, is there with the first such store. At the end of the phase it is all of the list, also where
- * no rows are sent. Receive and reduce take rows as they come, and wait for all of the lists in place of DATA and
- * READY. Coded lists have at.parts chunks, of at.chunk_rows rows each but for the last ones. The plugin runs such send
- * and stage beside the stream, until receive and reduce end.
+ * Parts. Where rows cross host memory, or are coded, a link carries them for longer than launches take: one way when
+ * they are stored, the other way when they are read. So that ranks read while others still store, tokens are cut in
+ * at.parts parts (HT): part p has those from p * at.part_tokens on, and of a list the places of its tokens. Send (DATA)
+ * and stage go through the parts in order; when all rows of a part are there they store ep_progress of the epoch and of
+ * the parts so far to flags[PROGRESS][rank] in the arena of each rank, with release. What is stored besides rows, the
+ * announcement included, is there with the first of these, and the last is stored also where there are no rows. Receive
+ * and reduce go through them in the same order and wait for each, the last included, in place of DATA and READY. A
+ * coded list has a chunk for each part. The plugin runs such send and stage beside the stream, until receive and reduce
+ * end; these begin a part only when send and stage are done with the next one, so nothing waits in vain even if all
+ * launches of a rank come one after the other.
  *
  * Failures. Whoever finds one sets ep_state.failed to the status if it was 0 and then, only he, stores ep_report_pack
  * to *group.report, which the host reads: a single 8-byte store. With masked, a rank that times out is only stored to
@@ -215,18 +217,10 @@ static inline EP_BOTH uint8_t *ep_chunk_of(const struct ep_group_view *group, ui
                group->at.chunk_bytes;
 }
 
-/* See "Parts". Of the epoch its low half, which is enough to tell calls that follow each other apart. */
-static inline EP_BOTH uint64_t ep_progress(uint64_t epoch, uint32_t places)
+/* See "Parts". They only grow. */
+static inline EP_BOTH uint64_t ep_progress(uint64_t epoch, uint32_t parts)
 {
-    return epoch << 32 | places;
-}
-
-/* How many places have come of the call's list, and 1 more; 0: nothing of the call. Of a later call: all. */
-static inline EP_BOTH uint32_t ep_progress_came(uint64_t said, uint64_t epoch)
-{
-    const int32_t ahead = (int32_t)((uint32_t)(said >> 32) - (uint32_t)epoch);
-
-    return ahead < 0 ? 0 : ahead > 0 || (uint32_t)said == UINT32_MAX ? UINT32_MAX : (uint32_t)said + 1;
+    return epoch << 8 | parts;
 }
 
 /* Tensors of peers (ep.h), as this rank reaches them; NULL: none. */
@@ -290,6 +284,7 @@ struct ep_announce_args {
 struct ep_send_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
+    uint32_t part; /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
     struct ep_peers peers;
     const uint8_t *rows;   /* [tokens] or NULL */
     const float *weights;  /* [tokens][K] or NULL */
@@ -324,6 +319,7 @@ struct ep_plan_args {
 struct ep_receive_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
+    uint32_t part; /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
     uint8_t *rows; /* NULL: they are in place (FLAT, announced) */
     float *weights;
     uint8_t *scales;
@@ -344,6 +340,7 @@ struct ep_receive_args {
 struct ep_stage_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
+    uint32_t part; /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
     const uint8_t *rows;
     const float *weights;
     struct ep_announce announce;
@@ -375,6 +372,7 @@ struct ep_send_back_args {
 struct ep_reduce_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
+    uint32_t part; /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
     struct ep_peers peers;
     uint8_t *rows;        /* [tokens] */
     const float *weights; /* LL EXPERT_MAJOR: [tokens][K]; NULL: rows are added as they are */

@@ -21,9 +21,10 @@ struct ep_cuda {
     bool far;            /* arenas are host memory */
     void *own;           /* of ep_coding, or NULL */
     struct ep_cuda_coder *coder; /* of a coded group, else NULL */
-    /* Of phases beside the stream: theirs, and events of where they begin and end. NULL: there are none. */
+    /* Of phases beside the stream: theirs, and events of where they begin and of the ends of parts. NULL: there are
+     * none. */
     cudaStream_t beside;
-    cudaEvent_t forked, joined;
+    cudaEvent_t forked, parts[EP_PARTS_MAX];
 };
 
 /* While a thread is on the device of a group: the device it was on, and its mode of capturing. A thread that captures
@@ -77,6 +78,11 @@ void ep_cuda_beside(struct ep_group_view *group);
 /* What groups with parts need. ERR_NO_MEMORY, ERR_DEVICE. */
 enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda);
 void ep_cuda_beside_close(struct ep_cuda *cuda);
+/* Beside the stream: a part has been launched. Without parts nothing. */
+bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part);
+/* In the stream: what comes is for a part, and begins when the part after it, or the last one, has ended beside. */
+bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
+                         cudaStream_t stream);
 
 bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream);
 bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream);

@@ -25,10 +25,8 @@ namespace strait
 
 constexpr uint32_t LANES = 32, WARPS = THREADS / LANES;
 
-// Words of ep_state.tickets, zero between phases: those of phases in stream order, and of phases beside it; and of
-// parts, which one phase at a time has.
-enum ticket { TICKET_BLOCKS, TICKET_DECIDED, TICKETS, TICKET_PARTS = 2 * TICKETS };
-static_assert(TICKET_PARTS + EP_PARTS_MAX <= sizeof(ep_state::tickets) / sizeof(uint32_t), "words of the state");
+// Words of ep_state.tickets, zero between phases: those of phases in stream order, then of phases beside it.
+enum ticket { TICKET_BLOCKS, TICKET_DECIDED, TICKETS };
 
 // A block's view of its call, in shared memory. What it says is the same for all threads after a barrier.
 struct call_state {
@@ -174,6 +172,32 @@ DEVICE bool wait_ranks(const ep_group_view &group, ep_flag kind, call_state &cal
     return wait_until(group, kind, call, [&](uint32_t, uint64_t value) { return value >= call.epoch; });
 }
 
+// With parts: waits for one of all ranks.
+DEVICE bool wait_part(const ep_group_view &group, uint32_t part, call_state &call)
+{
+    return wait_until(group, EP_FLAG_PROGRESS, call,
+                      [&](uint32_t, uint64_t value) { return value >= ep_progress(call.epoch, part + 1); });
+}
+
+// Whether rows themselves go by parts, a launch for each; coded ones do by launches of the codec.
+DEVICE bool rows_by_parts(const ep_group_view &group)
+{
+    return group.at.parts > 0 && !group.coded;
+}
+
+// Own tokens of a launch: with parts those of its part, else all.
+struct token_range {
+    uint32_t first, end;
+};
+
+DEVICE token_range tokens_of_launch(const ep_group_view &group, uint32_t part, uint32_t tokens)
+{
+    if (!rows_by_parts(group))
+        return {0, tokens};
+    const uint32_t first = part * group.at.part_tokens, end = first + group.at.part_tokens;
+    return {first < tokens ? first : tokens, end < tokens ? end : tokens};
+}
+
 // For all threads: fails with the first of call.ranks, if there are any. Returns whether the block goes on.
 DEVICE bool check_ranks(const ep_group_view &group, int32_t status, call_state &call)
 {
@@ -269,6 +293,13 @@ DEVICE void signal_ranks(const ep_group_view &group, ep_flag kind, const call_st
     for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
         if (takes_part(call, rank))
             store_release_system(ep_flag_of(&group, rank, kind, group.rank), call.epoch);
+}
+
+// By the last block: that the rows of a part, and of those before it, are there.
+DEVICE void tell_progress(const ep_group_view &group, uint32_t part, const call_state &call)
+{
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count && call.failed == 0; rank += THREADS)
+        store_release_system(ep_flag_of(&group, rank, EP_FLAG_PROGRESS, group.rank), ep_progress(call.epoch, part + 1));
 }
 
 // By threads of a block: the announcement to all ranks.

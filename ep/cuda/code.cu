@@ -2,7 +2,6 @@
 // device knows; what it lacks at its end is EP_NO_ROW, for which the encoder takes zeroes and the decoder nothing.
 #include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
-#include "ep/cuda/progress.cuh"
 #include "ep/cuda/rows.cuh"
 
 namespace strait
@@ -13,6 +12,7 @@ namespace
 struct list_shared {
     call_state call;
     uint32_t counts[STRAIT_EP_RANKS_MAX]; // records of each rank's list; 0: none, or not coded
+    part_edges<EP_PARTS_MAX> edges;       // HT
     uint32_t of_warps[2][WARPS];
 };
 
@@ -82,28 +82,29 @@ DEVICE void list_experts(const ep_list_args &args, uint32_t rank, list_shared &a
     __syncthreads();
 }
 
-// Rows of a chunk of the rank's list.
-DEVICE uint32_t rows_of_part(const ep_list_args &args, const list_shared &at, uint32_t rank, uint32_t part)
+// Places of a chunk in the rank's list.
+DEVICE part_places places_of_chunk(const ep_list_args &args, const list_shared &at, uint32_t rank, uint32_t part)
 {
-    const uint32_t pages = args.group.coding.pages, before = part * pages;
-    const uint32_t left = at.counts[rank] > before ? at.counts[rank] - before : 0;
-    return left < pages ? left : pages;
+    if (args.group.low_latency || at.counts[rank] == 0)
+        return {0, at.counts[rank]};
+    return places_of(args.group, at.edges, rank, part);
 }
 
-// By all threads of the launch. Chunks have as many pages as rows where there are several.
+// By all threads of the launch.
 DEVICE void list_records(const ep_list_args &args, const list_shared &at)
 {
     const ep_coding &coding = args.group.coding;
-    const uint32_t chunks = ep_chunk_count(&args.group), rows = args.group.at.chunk_rows;
-    const uint32_t each = (args.end - args.first) * coding.pages, thread = blockIdx.x * THREADS + threadIdx.x;
+    const uint32_t chunks = ep_chunk_count(&args.group), parts = args.end - args.first;
+    const uint32_t each = parts * coding.pages, thread = blockIdx.x * THREADS + threadIdx.x;
     for (uint32_t x = thread; x < args.group.rank_count * each; x += gridDim.x * THREADS) {
-        const uint32_t rank = x / each, j = args.first * coding.pages + x % each;
-        coding.rows[static_cast<uint64_t>(rank) * chunks * rows + j] =
-            j < at.counts[rank] ? row_at(args, rank, j) : EP_NO_ROW;
+        const uint32_t rank = x / each, part = args.first + x % each / coding.pages, i = x % coding.pages;
+        const part_places places = places_of_chunk(args, at, rank, part);
+        coding.rows[(static_cast<uint64_t>(rank) * chunks + part) * args.group.at.chunk_rows + i] =
+            i < places.count ? row_at(args, rank, places.first + i) : EP_NO_ROW;
     }
-    for (uint32_t x = thread; x < args.group.rank_count * (args.end - args.first); x += gridDim.x * THREADS) {
-        const uint32_t part = args.first + x / args.group.rank_count, rank = x % args.group.rank_count;
-        coding.counts[rank * chunks + part] = rows_of_part(args, at, rank, part);
+    for (uint32_t x = thread; x < args.group.rank_count * parts; x += gridDim.x * THREADS) {
+        const uint32_t rank = x / parts, part = args.first + x % parts;
+        coding.counts[rank * chunks + part] = places_of_chunk(args, at, rank, part).count;
     }
 }
 
@@ -141,17 +142,6 @@ DEVICE void fetch_chunk(const ep_list_args &args, uint32_t rank, const call_stat
                  said < group.at.chunk_bytes ? said : group.at.chunk_bytes);
 }
 
-// HT: waits for the part of all ranks' lists. False: the group has failed.
-DEVICE bool wait_part(const ep_list_args &args, call_state &call)
-{
-    const ep_handle_view &handle = args.handle;
-    const uint32_t end = args.end * args.group.coding.pages;
-    const uint32_t *const counts = args.kind == EP_LIST_REDUCE ? handle.send_count : handle.recv_count;
-    return wait_until(args.group, EP_FLAG_PROGRESS, call, [&](uint32_t rank, uint64_t value) {
-        return ep_progress_came(value, call.epoch) > (counts[rank] < end ? counts[rank] : end);
-    });
-}
-
 __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant__ ep_list_args args)
 {
     extern __shared__ uint4 memory[];
@@ -160,10 +150,13 @@ __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant_
     open_call(group, args.handle, false, at.call);
     bool goes_on = at.call.failed == 0;
     if (goes_on && reads_chunks(args))
-        goes_on = group.low_latency ? wait_ranks(group, EP_FLAG_DATA, at.call) : wait_part(args, at.call);
+        goes_on = group.low_latency ? wait_ranks(group, EP_FLAG_DATA, at.call) : wait_part(group, args.first, at.call);
     for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
         at.counts[rank] = goes_on ? count_records(args, rank, at.call) : 0;
     __syncthreads();
+    if (!group.low_latency)
+        find_edges(group, args.handle, args.kind == EP_LIST_SEND || args.kind == EP_LIST_REDUCE, args.first, args.end,
+                   at.edges);
     if (args.by_expert) {
         for (uint32_t rank = blockIdx.x; rank < group.rank_count; rank += gridDim.x)
             list_experts(args, rank, at);
@@ -171,7 +164,7 @@ __global__ void __launch_bounds__(THREADS, 1) list_kernel(const __grid_constant_
         list_records(args, at);
     }
     for (uint32_t rank = 0; rank < group.rank_count && reads_chunks(args); rank++)
-        if (rows_of_part(args, at, rank, args.first) > 0)
+        if (places_of_chunk(args, at, rank, args.first).count > 0)
             fetch_chunk(args, rank, at.call);
     leave(group);
 }
@@ -193,8 +186,7 @@ __global__ void __launch_bounds__(THREADS, 1) hand_over_kernel(const __grid_cons
     if (!is_last_block(group, call))
         return;
     if (!group.low_latency)
-        tell_progress(group, args.signal == EP_FLAG_READY ? args.handle.recv_count : args.handle.send_count,
-                      (args.part + 1) * coding.pages, call);
+        tell_progress(group, args.part, call);
     if (args.part + 1 < ep_chunk_count(&group))
         return;
     if (args.signal == EP_FLAG_READY)

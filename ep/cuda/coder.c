@@ -265,7 +265,8 @@ static bool send_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed,
     listed->end = parts;
     good = ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream));
     for (uint32_t part = 0; part < parts && good; part++)
-        good = encode(cuda, &listed->group, rows, there, part, stream) && hand_over(cuda, listed, signal, part, stream);
+        good = encode(cuda, &listed->group, rows, there, part, stream) &&
+               hand_over(cuda, listed, signal, part, stream) && ep_cuda_part_ends(cuda, part);
     return good;
 }
 
@@ -279,7 +280,8 @@ static bool take_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed,
     for (uint32_t part = 0; part < parts && good; part++) {
         listed->first = part;
         listed->end = part + 1;
-        good = ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream)) &&
+        good = ep_cuda_part_begins(cuda, &listed->group, part, stream) &&
+               ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream)) &&
                decode(cuda->coder, &listed->group, rows, there, part, stream);
     }
     return good;

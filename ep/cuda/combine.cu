@@ -1,7 +1,6 @@
 // Phases of sums: stage and reduce; and announce and settle, which have nothing but flags.
 #include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
-#include "ep/cuda/progress.cuh"
 #include "ep/cuda/rows.cuh"
 
 namespace strait
@@ -14,7 +13,7 @@ namespace
 struct stage_shared {
     call_state call;
     record_lists lists;
-    uint32_t longest; // list
+    part_edges<1> edges;
     term_list terms[WARPS];
 };
 
@@ -32,56 +31,26 @@ DEVICE uint32_t list_rows(const ep_stage_args &args, uint64_t record, uint32_t s
     return count_bits(ballot);
 }
 
-// A part of the row of a record.
-template <strait_element TYPE, bool SUMMED>
-DEVICE void stage_row(const ep_stage_args &args, const record_place &place, const row_parts &cut, uint32_t part,
-                      stage_shared &at)
-{
-    const ep_group_view &group = args.group;
-    const uint64_t record = record_of(group, place);
-    const uint32_t slot = args.handle.recv_base[place.rank] + place.j;
-    term_list &terms = at.terms[warp_of_thread()];
-    uint8_t *const to = place.rank == group.rank || group.coded
-                            ? own_row(group, at.call.epoch, args.row_bytes, slot)
-                            : ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, slot);
-    const uint32_t count = list_rows(args, record, slot, terms);
-    if (SUMMED)
-        sum_part<TYPE, false, false>(cut, part, terms, count, to);
-    else
-        copy_part(cut, part, terms.rows[0], &to, 1);
-    __syncwarp();
-}
-
 template <strait_element TYPE, bool SUMMED> DEVICE void stage_rows(const ep_stage_args &args, stage_shared &at)
 {
-    const uint32_t warps = gridDim.x * WARPS, ranks = args.group.rank_count, records = at.lists.base[ranks];
-    const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, records, warps);
-    for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < records * cut.parts; task += warps)
-        stage_row<TYPE, SUMMED>(args, find_record(at.lists, ranks, task / cut.parts), cut, task % cut.parts, at);
-}
-
-// Rows by parts, place by place of all ranks' lists. The progress of the last part is told at the end of the phase.
-template <strait_element TYPE, bool SUMMED> DEVICE void stage_parts(const ep_stage_args &args, stage_shared &at)
-{
     const ep_group_view &group = args.group;
-    const uint32_t warps = gridDim.x * WARPS, ranks = group.rank_count, parts = group.at.parts;
-    if (threadIdx.x == 0) {
-        at.longest = 0;
-        for (uint32_t rank = 0; rank < ranks; rank++)
-            at.longest = at.longest > at.lists.count[rank] ? at.longest : at.lists.count[rank];
-    }
-    __syncthreads();
-    const uint32_t each = divide_up(at.longest, parts);
-    const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, each * ranks, warps);
-    for (uint32_t part = 0; part < parts; part++) {
-        for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < each * ranks * cut.parts; task += warps) {
-            const uint32_t x = task / cut.parts;
-            const record_place place = {x % ranks, part * each + x / ranks};
-            if (place.j < at.lists.count[place.rank])
-                stage_row<TYPE, SUMMED>(args, place, cut, task % cut.parts, at);
-        }
-        if (part + 1 < parts && is_last_of_part(group, part, at.call))
-            tell_progress(group, at.lists.count, (part + 1) * each, at.call);
+    const uint32_t warps = gridDim.x * WARPS, records = at.lists.base[group.rank_count];
+    const row_parts cut = cut_rows(args.row_bytes, SUMMED ? SUM_STEPS<false> : COPY_STEPS, records, warps);
+    term_list &terms = at.terms[warp_of_thread()];
+    for (uint32_t task = blockIdx.x * WARPS + warp_of_thread(); task < records * cut.parts; task += warps) {
+        record_place place = find_record(at.lists, group.rank_count, task / cut.parts);
+        place.j += rows_by_parts(group) ? at.edges.at[place.rank][0] : 0;
+        const uint64_t record = record_of(group, place);
+        const uint32_t slot = args.handle.recv_base[place.rank] + place.j;
+        uint8_t *const to = place.rank == group.rank || group.coded
+                                ? own_row(group, at.call.epoch, args.row_bytes, slot)
+                                : ep_rows_of(&group, group.rank, at.call.epoch, args.row_bytes, slot);
+        const uint32_t count = list_rows(args, record, slot, terms);
+        if (SUMMED)
+            sum_part<TYPE, false, false>(cut, task % cut.parts, terms, count, to);
+        else
+            copy_part(cut, task % cut.parts, terms.rows[0], &to, 1);
+        __syncwarp();
     }
 }
 
@@ -107,36 +76,36 @@ __global__ void __launch_bounds__(THREADS, 1) stage_kernel(const __grid_constant
     extern __shared__ uint4 memory[];
     stage_shared &at = *reinterpret_cast<stage_shared *>(memory);
     const ep_group_view &group = args.group;
-    open_call(group, args.handle, group.at.parts == 0, at.call); // else begin_kernel has begun the call
-    if (group.at.parts > 0 && blockIdx.x == 0)                   // before any progress
-        store_announcement(group, args.announce, at.call);
+    const uint32_t parts = group.at.parts;
+    open_call(group, args.handle, parts == 0, at.call); // with parts begin_kernel has begun the call
     if (at.call.failed == 0 && (args.rows != nullptr || args.weights != nullptr)) {
         load_lists(group, args.handle, at.call, at.lists);
-        if (args.weights != nullptr)
+        if (args.weights != nullptr && (args.part == 0 || args.rows == nullptr))
             stage_weights(args, at);
         if (!SUMMED) // coded: rows of other ranks are encoded where they are
             keep_own(group, at.lists);
         if (args.rows != nullptr && rows_by_parts(group))
-            stage_parts<TYPE, SUMMED>(args, at);
-        else if (args.rows != nullptr)
+            load_part(group, args.handle, args.part, at.lists, at.edges);
+        if (args.rows != nullptr)
             stage_rows<TYPE, SUMMED>(args, at);
     }
     if (!is_last_block(group, at.call))
         return;
-    if (group.at.parts == 0)
+    if (parts == 0)
         keep_epoch(group, args.handle, at.call);
     if (group.coded && args.rows != nullptr) // what hands over the chunks does the rest
         return;
-    if (group.at.parts > 0)
-        tell_progress(group, args.handle.recv_count, UINT32_MAX, at.call);
-    announce_ranks(group, args.announce, at.call);
+    store_announcement(group, args.announce, at.call); // the same thread stores the flags
+    if (parts > 0)
+        tell_progress(group, args.part, at.call);
+    if (parts == 0 || args.part + 1 == parts)
+        signal_ranks(group, EP_FLAG_READY, at.call);
 }
 
 // ---- Sums of own tokens ---------------------------------------------------------------------------------------------
 
 struct reduce_shared {
     call_state call;
-    progress_watch watch;
     const uint8_t *rows[STRAIT_EP_RANKS_MAX]; // of place 0 of the list of each rank; null: nothing comes from there
     term_list terms[WARPS];
 };
@@ -178,13 +147,11 @@ template <bool BY_EXPERT> DEVICE token_lane load_token(const ep_reduce_args &arg
     return {lane < words ? from[first + lane] : -1, lane + LANES < words ? from[first + lane + LANES] : -1};
 }
 
-// Ranks ascending, one row of each. By parts: those that have come; then at.watch.over says whether all have.
+// Ranks ascending, one row of each.
 DEVICE uint32_t list_ranks(const ep_reduce_args &args, uint32_t from, int32_t index, uint32_t count, reduce_shared &at)
 {
     const uint32_t rank = from + lane_of_thread();
-    bool comes = rank < args.group.rank_count && index >= 0 && at.rows[rank] != nullptr;
-    if (comes && rows_by_parts(args.group))
-        comes = wait_place(at.watch, rank, static_cast<uint32_t>(index));
+    const bool comes = rank < args.group.rank_count && index >= 0 && at.rows[rank] != nullptr;
     const uint32_t ballot = __ballot_sync(ALL_LANES, comes);
     if (comes)
         at.terms[warp_of_thread()].rows[count + count_bits(ballot & ((1u << lane_of_thread()) - 1))] =
@@ -213,14 +180,15 @@ DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t
     return count_bits(__ballot_sync(ALL_LANES, rank < STRAIT_EP_RANKS_MAX));
 }
 
-// Rows of own tokens, by the last warps of a block. What a warp's next task needs to know is under way while it sums.
+// Rows of own tokens. What a warp's next task needs to know is under way while it sums.
 template <strait_element TYPE, bool BY_EXPERT, bool FEW>
 DEVICE void reduce_rows(const ep_reduce_args &args, reduce_shared &at)
 {
-    const uint32_t workers = workers_of(args.group), warps = gridDim.x * workers;
-    const row_parts cut = cut_rows(args.row_bytes, SUM_STEPS<FEW>, args.tokens, warps);
-    const uint32_t tasks = args.tokens * cut.parts;
-    uint32_t task = blockIdx.x * workers + warp_of_thread() - (WARPS - workers);
+    const uint32_t warps = gridDim.x * WARPS;
+    const token_range own = tokens_of_launch(args.group, args.part, args.tokens);
+    const row_parts cut = cut_rows(args.row_bytes, SUM_STEPS<FEW>, own.end - own.first, warps);
+    const uint32_t tasks = own.end * cut.parts;
+    uint32_t task = own.first * cut.parts + blockIdx.x * WARPS + warp_of_thread();
     token_lane is = load_token<BY_EXPERT>(args, task / cut.parts);
     for (; task < tasks; task += warps) {
         const uint32_t token = task / cut.parts;
@@ -239,8 +207,10 @@ DEVICE void reduce_rows(const ep_reduce_args &args, reduce_shared &at)
 DEVICE void fetch_weights(const ep_reduce_args &args, const call_state &call)
 {
     const ep_group_view &group = args.group;
-    const uint32_t topk = args.handle.topk, words = args.tokens * topk;
-    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < words; x += gridDim.x * THREADS) {
+    const uint32_t topk = args.handle.topk;
+    const token_range own = tokens_of_launch(group, args.part, args.tokens);
+    const uint32_t first = own.first * topk + blockIdx.x * THREADS + threadIdx.x;
+    for (uint32_t x = first; x < own.end * topk; x += gridDim.x * THREADS) {
         const int32_t number = args.handle.own_topk[x];
         const uint32_t rank = number >= 0 ? ep_rank_of(&group, number) : 0;
         const int32_t j =
@@ -257,23 +227,20 @@ __global__ void __launch_bounds__(THREADS, 1) reduce_kernel(const __grid_constan
     extern __shared__ uint4 memory[];
     reduce_shared &at = *reinterpret_cast<reduce_shared *>(memory);
     const ep_group_view &group = args.group;
-    const bool by_parts = rows_by_parts(group);
+    const bool by_parts = rows_by_parts(group), last = !by_parts || args.part + 1 == group.at.parts;
     open_call(group, args.handle, false, at.call);
     if (at.call.failed == 0 &&
-        (by_parts ? begin_watch(group, at.call, at.watch)
+        (by_parts ? wait_part(group, args.part, at.call)
                   : wait_ranks(group, group.low_latency ? EP_FLAG_DATA : EP_FLAG_READY, at.call))) {
         for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
             find_source(args, rank, at);
         if (check_ranks(group, STRAIT_ERR_CORRUPT, at.call) && check_decoded(group, at.call)) {
             if (args.weights_out != nullptr)
                 fetch_weights(args, at.call);
-            if (by_parts && warp_of_thread() == 0)
-                watch_lists(group, at.call, at.watch, args.handle.send_count);
-            else
-                reduce_rows<TYPE, BY_EXPERT, FEW>(args, at);
+            reduce_rows<TYPE, BY_EXPERT, FEW>(args, at);
         }
     }
-    if (group.low_latency)
+    if (group.low_latency || !last)
         leave(group);
     else if (is_last_block(group, at.call))
         signal_ranks(group, EP_FLAG_DONE, at.call);

@@ -70,6 +70,77 @@ DEVICE void keep_own(const ep_group_view &group, record_lists &lists)
     add_bases(lists, group.rank_count);
 }
 
+// ---- Parts ----------------------------------------------------------------------------------------------------------
+
+// For all lanes of a warp: the first place of a list whose token is `token` or later. Tokens of what peers have sent
+// may be in any order: some place up to the end then.
+template <class TOKEN> DEVICE uint32_t find_place(uint32_t count, uint32_t token, const TOKEN &token_at)
+{
+    uint32_t low = 0, high = count;
+    while (low < high) {
+        const uint32_t step = (high - low + LANES - 1) / LANES, at = low + (lane_of_thread() + 1) * step - 1;
+        const uint32_t below = count_bits(__ballot_sync(ALL_LANES, at < high && token_at(at) < token));
+        const uint32_t first = low + below * step; // the place before is below, that of the next lane is not
+        low = first < high ? first : high;
+        high = first + step - 1 < high ? first + step - 1 : high;
+    }
+    return low;
+}
+
+// Places at which parts, at most PARTS from part `first` on, begin in the lists of ranks. In shared memory.
+template <uint32_t PARTS> struct part_edges {
+    uint32_t first;
+    uint32_t at[STRAIT_EP_RANKS_MAX][PARTS + 1];
+};
+
+// For all threads: the edges of parts [first, end). own: of lists of own tokens; else of those that have come, by the
+// handle's numbers.
+template <uint32_t PARTS>
+DEVICE void find_edges(const ep_group_view &group, const ep_handle_view &handle, bool own, uint32_t first, uint32_t end,
+                       part_edges<PARTS> &edges)
+{
+    const uint32_t each = end - first + 1, stride = own ? 1 : handle.topk + 1;
+    for (uint32_t x = warp_of_thread(); x < group.rank_count * each; x += WARPS) {
+        const uint32_t rank = x / each, token = (first + x % each) * group.at.part_tokens;
+        const uint64_t list = static_cast<uint64_t>(rank) * group.tokens_max;
+        const uint32_t *const tokens =
+            own ? handle.send_token + list
+                : reinterpret_cast<const uint32_t *>(handle.numbers) + list * stride + handle.topk;
+        const uint32_t place = find_place((own ? handle.send_count : handle.recv_count)[rank], token,
+                                          [&](uint32_t j) { return tokens[static_cast<uint64_t>(j) * stride]; });
+        if (lane_of_thread() == 0)
+            edges.at[rank][x % each] = place;
+    }
+    if (threadIdx.x == 0)
+        edges.first = first;
+    __syncthreads();
+}
+
+// Places of a part in the list of a rank, of which there are at most part_tokens.
+struct part_places {
+    uint32_t first, count;
+};
+
+template <uint32_t PARTS>
+DEVICE part_places places_of(const ep_group_view &group, const part_edges<PARTS> &edges, uint32_t rank, uint32_t part)
+{
+    const uint32_t first = edges.at[rank][part - edges.first], end = edges.at[rank][part - edges.first + 1];
+    const uint32_t count = end > first ? end - first : 0;
+    return {first, count < group.at.part_tokens ? count : group.at.part_tokens};
+}
+
+// For all threads: lists that have come become those of a part alone.
+DEVICE void load_part(const ep_group_view &group, const ep_handle_view &handle, uint32_t part, record_lists &lists,
+                      part_edges<1> &edges)
+{
+    __syncthreads();
+    find_edges(group, handle, false, part, part + 1, edges);
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
+        lists.count[rank] = places_of(group, edges, rank, part).count;
+    __syncthreads();
+    add_bases(lists, group.rank_count);
+}
+
 DEVICE record_place find_record(const record_lists &lists, uint32_t ranks, uint32_t i)
 {
     uint32_t low = 0, high = ranks; // base[low] <= i < base[high]

@@ -1,7 +1,6 @@
 // Phases that move rows as they are: send and receive of a dispatch, and the way back of LL.
 #include "ep/cuda/block.cuh"
 #include "ep/cuda/lists.cuh"
-#include "ep/cuda/progress.cuh"
 #include "ep/cuda/rows.cuh"
 
 namespace strait
@@ -21,7 +20,6 @@ struct send_shared {
     uint32_t count[STRAIT_EP_RANKS_MAX]; // places of the own list of each rank
     uint8_t *rows[STRAIT_EP_RANKS_MAX];  // place 0 of it there; null: nothing goes there
     uint32_t room[STRAIT_EP_RANKS_MAX];  // places there
-    uint32_t told[STRAIT_EP_RANKS_MAX];
     uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
 };
 
@@ -151,14 +149,15 @@ DEVICE int32_t load_index(const ep_send_args &args, uint32_t token, uint32_t fro
                : -1;
 }
 
-// Reads each row of tokens [first, end) once and stores it to all ranks that it goes to. Indices of a warp's next row
-// are under way while it copies one.
-DEVICE void send_rows(const ep_send_args &args, uint32_t first, uint32_t end, send_shared &at)
+// Reads each row once and stores it to all ranks that it goes to, with parts those of the launch's. Indices of a warp's
+// next row are under way while it copies one.
+DEVICE void send_rows(const ep_send_args &args, send_shared &at)
 {
     const uint32_t warps = gridDim.x * WARPS, ranks = args.group.rank_count;
-    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, end - first, warps);
-    const uint32_t tasks = end * cut.parts;
-    uint32_t task = first * cut.parts + warp_of_launch();
+    const token_range own = tokens_of_launch(args.group, args.part, args.tokens);
+    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, own.end - own.first, warps);
+    const uint32_t tasks = own.end * cut.parts;
+    uint32_t task = own.first * cut.parts + warp_of_launch();
     int32_t low = load_index(args, task / cut.parts, 0), high = load_index(args, task / cut.parts, LANES);
     for (; task < tasks; task += warps) {
         const uint32_t token = task / cut.parts;
@@ -176,38 +175,6 @@ DEVICE void send_rows(const ep_send_args &args, uint32_t first, uint32_t end, se
     }
 }
 
-// Places of a rank's list that are of tokens below `end`.
-DEVICE uint32_t places_below(const ep_send_args &args, uint32_t rank, uint32_t count, uint32_t end)
-{
-    const uint32_t *const tokens = args.handle.send_token + static_cast<uint64_t>(rank) * args.group.tokens_max;
-    uint32_t low = 0, high = count; // tokens[low - 1] < end <= tokens[high]
-    while (low < high) {
-        const uint32_t middle = (low + high) / 2;
-        if (tokens[middle] < end)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-// The rows of all tokens, by parts if the group has them; the progress of the last part is told at the end of the
-// phase.
-DEVICE void send_parts(const ep_send_args &args, send_shared &at)
-{
-    const ep_group_view &group = args.group;
-    const uint64_t parts = rows_by_parts(group) ? group.at.parts : 1, tokens = args.tokens;
-    for (uint32_t part = 0; part < parts; part++) {
-        const uint32_t end = static_cast<uint32_t>(tokens * (part + 1) / parts);
-        send_rows(args, static_cast<uint32_t>(tokens * part / parts), end, at);
-        if (part + 1 == parts || !is_last_of_part(group, part, at.call))
-            continue;
-        for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
-            at.told[rank] = places_below(args, rank, at.count[rank], end); // its own thread reads it
-        tell_progress(group, at.told, end, at.call);
-    }
-}
-
 DEVICE void keep_weights(const ep_send_args &args, word_shares &shares)
 {
     const uint32_t words = args.tokens * args.handle.topk;
@@ -218,7 +185,8 @@ DEVICE void keep_weights(const ep_send_args &args, word_shares &shares)
 // For all threads. False: the group has failed.
 DEVICE bool find_rooms(const ep_send_args &args, send_shared &at)
 {
-    if (!args.group.low_latency && args.rows != nullptr && !wait_ranks(args.group, EP_FLAG_READY, at.call))
+    if (!args.group.low_latency && args.rows != nullptr && args.part == 0 &&
+        !wait_ranks(args.group, EP_FLAG_READY, at.call))
         return false;
     for (uint32_t rank = threadIdx.x; rank < args.group.rank_count; rank += THREADS) {
         at.count[rank] = args.handle.send_count[rank];
@@ -238,7 +206,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
         word_shares shares = {0};
         if (args.keep_weights)
             keep_weights(args, shares);
-        for (uint32_t rank = 0; rank < group.rank_count; rank++) {
+        for (uint32_t rank = 0; rank < group.rank_count && args.part == 0; rank++) {
             if (!takes_part(at.call, rank))
                 continue;
             if (args.lists)
@@ -249,7 +217,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
                 send_scales(args, rank, at);
         }
         if (args.rows != nullptr)
-            send_parts(args, at);
+            send_rows(args, at);
     }
     if (!is_last_block(group, at.call))
         return;
@@ -257,9 +225,11 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
         keep_epoch(group, args.handle, at.call);
     if (group.coded && args.rows != nullptr) // what hands over the chunks does the rest
         return;
-    if (group.at.parts > 0 && args.signal == EP_FLAG_DATA)
-        tell_progress(group, args.handle.send_count, UINT32_MAX, at.call);
-    signal_ranks(group, args.signal, at.call);
+    const bool by_parts = group.at.parts > 0 && args.signal == EP_FLAG_DATA;
+    if (by_parts)
+        tell_progress(group, args.part, at.call);
+    if (!by_parts || args.part + 1 == group.at.parts)
+        signal_ranks(group, args.signal, at.call);
 }
 
 // ---- Dispatch: from all ranks ---------------------------------------------------------------------------------------
@@ -267,7 +237,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
 struct receive_shared {
     call_state call;
     record_lists lists;
-    progress_watch watch;
+    part_edges<1> edges;
     uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
     uint32_t counters[COUNTER_WORDS];
 };
@@ -393,36 +363,20 @@ DEVICE void give_rows(const ep_receive_args &args, const record_range &range, re
         give_row(args, arrival_of(args, at.lists, range.first + task / cut.parts), cut, task % cut.parts, at);
 }
 
-// Rows by parts, in the order in which they come: place by place of all ranks' lists. For all warps but the first.
-DEVICE void give_rows_as_they_come(const ep_receive_args &args, receive_shared &at)
+// For all threads: the rows of the launch's part. The whole lists are lost.
+DEVICE void give_part(const ep_receive_args &args, receive_shared &at)
 {
     const ep_group_view &group = args.group;
-    const uint32_t ranks = group.rank_count, workers = workers_of(group), warps = gridDim.x * workers;
-    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, at.lists.base[ranks], warps);
-    uint32_t longest = 0;
-    for (uint32_t rank = 0; rank < ranks; rank++)
-        longest = longest > at.lists.count[rank] ? longest : at.lists.count[rank];
-    const uint64_t tasks = static_cast<uint64_t>(longest) * ranks * cut.parts;
-    for (uint64_t task = blockIdx.x * workers + warp_of_thread() - 1; task < tasks; task += warps) {
-        const uint32_t x = static_cast<uint32_t>(task / cut.parts), rank = x % ranks, j = x / ranks;
-        if (j >= at.lists.count[rank])
-            continue;
-        if (!wait_place(at.watch, rank, j))
-            return;
-        const arrival is = {record_of(group, {rank, j}), at.lists.base[rank] + j, rank};
-        give_row(args, is, cut, static_cast<uint32_t>(task % cut.parts), at);
+    load_part(group, args.handle, args.part, at.lists, at.edges);
+    const record_range range = range_of_block(at.lists.base[group.rank_count]);
+    const uint32_t records = range.end - range.first;
+    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, WARPS);
+    for (uint32_t task = warp_of_thread(); task < records * cut.parts; task += WARPS) {
+        record_place place = find_record(at.lists, group.rank_count, range.first + task / cut.parts);
+        place.j += at.edges.at[place.rank][0];
+        const arrival is = {record_of(group, place), args.handle.recv_base[place.rank] + place.j, place.rank};
+        give_row(args, is, cut, task % cut.parts, at);
     }
-}
-
-// For all threads. Rows, until all lists have come. False: the group has failed.
-DEVICE bool give_parts(const ep_receive_args &args, receive_shared &at)
-{
-    if (warp_of_thread() == 0)
-        watch_lists(args.group, at.call, at.watch, at.lists.count);
-    else if (args.rows != nullptr)
-        give_rows_as_they_come(args, at);
-    __syncthreads();
-    return at.watch.over == 0;
 }
 
 DEVICE void give_scale_row(const ep_receive_args &args, const uint32_t *from, uint64_t row)
@@ -480,23 +434,32 @@ DEVICE void give_words(const ep_receive_args &args, const record_range &range, r
     }
 }
 
+// What there is besides rows.
+DEVICE void give_others(const ep_receive_args &args, const record_range &range, receive_shared &at)
+{
+    if (args.scales != nullptr)
+        give_scales(args, range, at);
+    if (args.weights != nullptr || args.topk != nullptr)
+        give_words(args, range, at);
+}
+
 __global__ void __launch_bounds__(THREADS, 1) receive_kernel(const __grid_constant__ ep_receive_args args)
 {
     extern __shared__ uint4 memory[];
     receive_shared &at = *reinterpret_cast<receive_shared *>(memory);
     const ep_group_view &group = args.group;
-    record_range range;
     const bool by_parts = rows_by_parts(group);
+    record_range range;
     open_call(group, args.handle, false, at.call);
     if (at.call.failed == 0 &&
-        (by_parts ? begin_watch(group, at.call, at.watch) : wait_ranks(group, EP_FLAG_DATA, at.call)) &&
-        take_records(args, at, range) && check_decoded(group, at.call) && (!by_parts || give_parts(args, at))) {
+        (by_parts ? wait_part(group, args.part, at.call) : wait_ranks(group, EP_FLAG_DATA, at.call)) &&
+        take_records(args, at, range) && check_decoded(group, at.call)) {
         if (args.rows != nullptr && !by_parts)
             give_rows(args, range, at);
-        if (args.scales != nullptr)
-            give_scales(args, range, at);
-        if (args.weights != nullptr || args.topk != nullptr)
-            give_words(args, range, at);
+        if (!by_parts || args.part + 1 == group.at.parts)
+            give_others(args, range, at);
+        if (args.rows != nullptr && by_parts)
+            give_part(args, at);
     }
     leave(group);
 }

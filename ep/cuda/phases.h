@@ -47,8 +47,8 @@ struct ep_list_args {
     bool by_expert;     /* LL EXPERT_MAJOR, SEND_BACK and REDUCE: a record has a row for each expert */
 };
 
-/* After encoding the chunks `part` of all lists: LL copies chunks to their ranks; HT tells the progress, of the lists
- * of the call's kind. With the last part: signals; READY with the announcement of the own room. */
+/* After encoding the chunks `part` of all lists: LL copies chunks to their ranks; HT tells the progress. With the last
+ * part: signals; READY with the announcement of the own room. */
 struct ep_hand_over_args {
     struct ep_group_view group;
     struct ep_handle_view handle;

@@ -45,19 +45,6 @@ DEVICE void store_release_device(uint32_t *to, uint32_t value)
     asm volatile("st.release.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
 
-// Of shared memory.
-DEVICE uint32_t load_acquire_block(const uint32_t *from)
-{
-    uint32_t value;
-    asm volatile("ld.acquire.cta.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-    return value;
-}
-
-DEVICE void store_release_block(uint32_t *to, uint32_t value)
-{
-    asm volatile("st.release.cta.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-
 DEVICE void fence_system()
 {
     __threadfence_system();

@@ -1,7 +1,6 @@
-/* Phases that move rows: as kernels alone or with the coder's launches, in stream order or, by parts, beside it
- * ("Parts" in ep/kernels.h): send and stage then have a stream of their own, which begins where the call's stream is
- * and is waited for by receive and reduce. Nothing beside the stream waits for what comes after it in the stream, so
- * launches that share a queue cannot wait for each other. */
+/* Phases that move rows: as kernels alone or with the coder's launches; with parts ("Parts" in ep/kernels.h) send and
+ * stage on a stream of their own, which begins where the call's stream is, and receive and reduce in the call's, part
+ * by part behind them. */
 #include "ep/cuda/backend.h"
 #include "ep/cuda/phases.h"
 
@@ -11,8 +10,8 @@ enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda)
 
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming);
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&cuda->joined, cudaEventDisableTiming);
+    for (uint32_t part = 0; part < EP_PARTS_MAX && error == cudaSuccess; part++)
+        error = cudaEventCreateWithFlags(&cuda->parts[part], cudaEventDisableTiming);
     if (!ep_cuda_good(error))
         return error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE;
     return STRAIT_OK;
@@ -20,23 +19,26 @@ enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda)
 
 void ep_cuda_beside_close(struct ep_cuda *cuda)
 {
+    for (uint32_t part = 0; part < EP_PARTS_MAX; part++)
+        if (cuda->parts[part] != NULL)
+            (void)ep_cuda_good(cudaEventDestroy(cuda->parts[part]));
     if (cuda->forked != NULL)
         (void)ep_cuda_good(cudaEventDestroy(cuda->forked));
-    if (cuda->joined != NULL)
-        (void)ep_cuda_good(cudaEventDestroy(cuda->joined));
     if (cuda->beside != NULL)
         (void)ep_cuda_good(cudaStreamDestroy(cuda->beside));
 }
 
-static bool by_parts(const struct ep_group_view *group)
+bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part)
 {
-    return group->at.parts > 0;
+    return cuda->beside == NULL || ep_cuda_good(cudaEventRecord(cuda->parts[part], cuda->beside));
 }
 
-/* Half of the multiprocessors, as two phases run at once. */
-static void halve(struct ep_group_view *group)
+bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
+                         cudaStream_t stream)
 {
-    group->sm_budget = (group->sm_budget + 1) / 2;
+    const uint32_t after = part + 1 < group->at.parts ? part + 1 : part;
+
+    return cuda->beside == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[after], 0));
 }
 
 static bool begin_beside(const struct ep_cuda *cuda, cudaStream_t stream)
@@ -45,36 +47,66 @@ static bool begin_beside(const struct ep_cuda *cuda, cudaStream_t stream)
            ep_cuda_good(cudaStreamWaitEvent(cuda->beside, cuda->forked, 0));
 }
 
-static bool wait_beside(const struct ep_cuda *cuda, cudaStream_t stream)
+/* Half of the multiprocessors, as two phases run at once. */
+static void halve(struct ep_group_view *group)
 {
-    return ep_cuda_good(cudaEventRecord(cuda->joined, cuda->beside)) &&
-           ep_cuda_good(cudaStreamWaitEvent(stream, cuda->joined, 0));
+    group->sm_budget = (group->sm_budget + 1) / 2;
 }
 
-#define LAUNCH(name, args, stream)                                  \
-    (cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) \
-                         : ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream)))
+#define LAUNCH(name, args, stream) ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
+/* All of a phase without parts. */
+#define WHOLE(name) (cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name, args, stream))
+
+/* A phase beside the stream. Without rows the last part alone is launched, but all end. */
+#define BESIDE(name)                                                                     \
+    static bool name##_beside(const struct ep_cuda *cuda, struct ep_##name##_args *args) \
+    {                                                                                    \
+        const uint32_t parts = args->group.at.parts;                                     \
+        bool good = true;                                                                \
+        halve(&args->group);                                                             \
+        ep_cuda_beside(&args->group);                                                    \
+        if (cuda->coder != NULL && args->rows != NULL)                                   \
+            return ep_cuda_coded_##name(cuda, args, cuda->beside);                       \
+        for (args->part = 0; args->part < parts && good; args->part++) {                 \
+            if (args->rows != NULL || args->part + 1 == parts)                           \
+                good = LAUNCH(name, args, cuda->beside);                                 \
+            good = good && ep_cuda_part_ends(cuda, args->part);                          \
+        }                                                                                \
+        return good;                                                                     \
+    }
+BESIDE(send)
+BESIDE(stage)
+
+/* A phase behind it. Coded chunks go by parts in the coder; without rows the last part alone is waited for. */
+#define BEHIND(name, alone)                                                                                   \
+    static bool name##_behind(const struct ep_cuda *cuda, struct ep_##name##_args *args, cudaStream_t stream) \
+    {                                                                                                         \
+        const uint32_t parts = args->group.at.parts;                                                          \
+        bool good = true;                                                                                     \
+        halve(&args->group);                                                                                  \
+        if (cuda->coder != NULL)                                                                              \
+            return ep_cuda_coded_##name(cuda, args, stream);                                                  \
+        for (args->part = (alone) ? parts - 1 : 0; args->part < parts && good; args->part++)                  \
+            good = ep_cuda_part_begins(cuda, &args->group, args->part, stream) && LAUNCH(name, args, stream); \
+        return good;                                                                                          \
+    }
+BEHIND(receive, args->rows == NULL)
+BEHIND(reduce, false)
 
 bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream)
 {
     struct ep_send_args beside = *args;
 
-    if (!by_parts(&args->group) || args->signal != EP_FLAG_DATA)
-        return LAUNCH(send, args, stream);
-    halve(&beside.group);
-    ep_cuda_beside(&beside.group);
-    return begin_beside(cuda, stream) && LAUNCH(send, &beside, cuda->beside);
+    if (args->group.at.parts == 0 || args->signal != EP_FLAG_DATA)
+        return WHOLE(send);
+    return begin_beside(cuda, stream) && send_beside(cuda, &beside);
 }
 
 bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream)
 {
-    struct ep_receive_args own = *args;
+    struct ep_receive_args behind = *args;
 
-    if (!by_parts(&args->group))
-        return LAUNCH(receive, args, stream);
-    halve(&own.group);
-    const bool good = LAUNCH(receive, &own, stream);
-    return wait_beside(cuda, stream) && good;
+    return args->group.at.parts == 0 ? WHOLE(receive) : receive_behind(cuda, &behind, stream);
 }
 
 bool ep_cuda_run_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream)
@@ -82,26 +114,19 @@ bool ep_cuda_run_stage(const struct ep_cuda *cuda, const struct ep_stage_args *a
     const struct ep_settle_args begin = {.group = args->group, .handle = args->handle};
     struct ep_stage_args beside = *args;
 
-    if (!by_parts(&args->group))
-        return LAUNCH(stage, args, stream);
-    halve(&beside.group);
-    ep_cuda_beside(&beside.group);
-    return ep_cuda_good(ep_cuda_begin(&begin, cuda->multiprocessors, stream)) && begin_beside(cuda, stream) &&
-           LAUNCH(stage, &beside, cuda->beside);
+    if (args->group.at.parts == 0)
+        return WHOLE(stage);
+    return LAUNCH(begin, &begin, stream) && begin_beside(cuda, stream) && stage_beside(cuda, &beside);
 }
 
 bool ep_cuda_run_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream)
 {
-    return LAUNCH(send_back, args, stream);
+    return WHOLE(send_back);
 }
 
 bool ep_cuda_run_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream)
 {
-    struct ep_reduce_args own = *args;
+    struct ep_reduce_args behind = *args;
 
-    if (!by_parts(&args->group))
-        return LAUNCH(reduce, args, stream);
-    halve(&own.group);
-    const bool good = LAUNCH(reduce, &own, stream);
-    return wait_beside(cuda, stream) && good;
+    return args->group.at.parts == 0 ? WHOLE(reduce) : reduce_behind(cuda, &behind, stream);
 }

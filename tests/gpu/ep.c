@@ -11,6 +11,7 @@
  * With several GPUs ranks are processes, one on each of the first 2 and of the first 4, and for shapes threads as well;
  * with one GPU they are two threads, whose kernels fit on it side by side. Each scene runs with peer access and,
  * `host`, without (NCCL_P2P_DISABLE). STRAIT_TEST_SEED, STRAIT_TEST_GROUPS (40). Exit status 77: there is no GPU. */
+#include <stdlib.h>
 #include <time.h>
 
 #include "tests/gpu/ep_sides.h"
@@ -329,6 +330,7 @@ static uint64_t number_of(const char *name, uint64_t otherwise)
 int main(int argc, char **argv)
 {
     setvbuf(stdout, NULL, _IOLBF, 0);
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0); /* ranks that are threads: none waits in a queue behind another */
     setting.devices = count_devices();
     setting.seed = number_of("STRAIT_TEST_SEED", 1);
     setting.groups = (uint32_t)number_of("STRAIT_TEST_GROUPS", 40);

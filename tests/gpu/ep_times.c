@@ -104,10 +104,20 @@ static void time_step(struct side *side, const cudaEvent_t marks[MARKS])
     mark(side, marks[3]);
 }
 
-/* All steps as one graph, launched again and again. */
-static void run_timed_steps(struct member *member, struct side *side, const struct timed *timed,
-                            cudaEvent_t marks[RUNS][MARKS])
+/* Times of `steps` steps from run `first` on. */
+static void take_times(cudaEvent_t marks[RUNS][MARKS], uint32_t first, uint32_t steps, float times[MARKS - 1][RUNS])
 {
+    for (uint32_t step = 0; step < steps; step++)
+        for (int i = 0; i < MARKS - 1; i++)
+            require_cuda(cudaEventElapsedTime(&times[i][first + step], marks[step][i], marks[step][i + 1]));
+}
+
+/* Steps as a graph, launched again and again: all of them, or, where phases run beside the stream, one: graphs of many
+ * branches of ranks that are threads wait for each other in the queues that they share. */
+static void run_timed_steps(struct member *member, struct side *side, const struct timed *timed,
+                            cudaEvent_t marks[RUNS][MARKS], float times[MARKS - 1][RUNS])
+{
+    const uint32_t steps = setting.no_peers && !low_latency(side) ? 1 : timed->runs;
     cudaGraph_t graph;
     cudaGraphExec_t exec;
 
@@ -115,19 +125,22 @@ static void run_timed_steps(struct member *member, struct side *side, const stru
         for (uint32_t run = 0; run < timed->runs; run++)
             time_step(side, marks[run]);
         require_cuda(cudaStreamSynchronize(side->stream));
+        take_times(marks, 0, timed->runs, times);
         return;
     }
     require_cuda(cudaStreamBeginCapture(side->stream, cudaStreamCaptureModeThreadLocal));
-    for (uint32_t run = 0; run < timed->runs; run++)
-        time_step(side, marks[run]);
+    for (uint32_t step = 0; step < steps; step++)
+        time_step(side, marks[step]);
     require_cuda(cudaStreamEndCapture(side->stream, &graph));
     require_cuda(cudaGraphInstantiate(&exec, graph, 0));
     require_cuda(cudaGraphUpload(exec, side->stream)); /* while no kernel waits for that of a rank beside it */
     require_cuda(cudaStreamSynchronize(side->stream));
-    for (uint32_t launch = 0; launch <= timed->launches; launch++) {
+    for (uint32_t launch = 0; launch < timed->launches + timed->runs / steps; launch++) {
         world_barrier(member);
         require_cuda(cudaGraphLaunch(exec, side->stream));
         require_cuda(cudaStreamSynchronize(side->stream));
+        if (launch >= timed->launches)
+            take_times(marks, (launch - timed->launches) * steps, steps, times);
     }
     world_barrier(member);
     require_cuda(cudaGraphExecDestroy(exec));
@@ -148,7 +161,8 @@ static void run_times_of(struct member *member, const struct timed *timed, enum 
                                             .heap_bytes = heap ? (uint64_t)ranks * timed->tokens * row_bytes : 0};
     struct side sides[2];
     cudaEvent_t marks[RUNS][MARKS];
-    static float times[MARKS - 1][RUNS];
+    static float all_times[STRAIT_EP_RANKS_MAX][MARKS - 1][RUNS];
+    float(*times)[RUNS] = all_times[member->rank];
 
     make_groups(member, config, false, sides);
     struct side *side = &sides[1];
@@ -167,10 +181,7 @@ static void run_times_of(struct member *member, const struct timed *timed, enum 
         for (int i = 0; i < MARKS; i++)
             require_cuda(cudaEventCreate(&marks[run][i]));
     world_barrier(member);
-    run_timed_steps(member, side, timed, marks);
-    for (uint32_t run = 0; run < timed->runs && member->rank == 0; run++)
-        for (int i = 0; i < MARKS - 1; i++)
-            require_cuda(cudaEventElapsedTime(&times[i][run], marks[run][i], marks[run][i + 1]));
+    run_timed_steps(member, side, timed, marks, times);
     for (uint32_t run = 0; run < timed->runs; run++)
         for (int i = 0; i < MARKS; i++)
             require_cuda(cudaEventDestroy(marks[run][i]));

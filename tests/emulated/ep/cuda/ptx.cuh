@@ -45,16 +45,6 @@ DEVICE void store_release_device(uint32_t *to, uint32_t value)
     *to = value;
 }
 
-DEVICE uint32_t load_acquire_block(const uint32_t *from)
-{
-    return load_acquire_device(from);
-}
-
-DEVICE void store_release_block(uint32_t *to, uint32_t value)
-{
-    store_release_device(to, value);
-}
-
 DEVICE void fence_system()
 {
     emulated::pause();
