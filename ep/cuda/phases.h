@@ -20,6 +20,7 @@ cudaError_t ep_cuda_stage(const struct ep_stage_args *args, uint32_t multiproces
 cudaError_t ep_cuda_send_back(const struct ep_send_back_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_quantize(const struct ep_quantize_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
 /* ---- Coded groups: beside the phases above, between which the codec is launched (coder.h) -------------------------
  */
@@ -62,6 +63,7 @@ cudaError_t ep_cuda_load_lists(void);
 cudaError_t ep_cuda_load_move(void);
 cudaError_t ep_cuda_load_combine(void);
 cudaError_t ep_cuda_load_code(void);
+cudaError_t ep_cuda_load_quantize(void);
 
 #ifdef __cplusplus
 }

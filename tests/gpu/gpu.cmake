@@ -60,6 +60,11 @@ if(STRAIT_HAVE_CUDA)
     strait_add_test(gpu_ep_phases COMMAND gpu_ep_phases 1000 LABELS gpu TIMEOUT 600
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
 
+    add_executable(gpu_ep_quantize ep/quantize_cuda.c)
+    target_link_libraries(gpu_ep_quantize PRIVATE strait_ep_phases_cuda strait_ep strait_kernels strait_test_support)
+    target_include_directories(gpu_ep_quantize SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+    strait_add_test(gpu_ep_quantize COMMAND gpu_ep_quantize 1000 LABELS gpu TIMEOUT 300)
+
     # gpu_collective_NAME, of ranks on GPUs, and fake_collective_NAME, the same on fake GPUs, with ranks that are threads.
     foreach(name kill join overflow order rings calls)
         set(sources gpu/collective_${name}.c gpu/collective_world.c coll_engine/values.c)
