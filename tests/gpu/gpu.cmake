@@ -46,7 +46,7 @@ if(STRAIT_HAVE_CUDA)
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
 
     # Expert parallelism, and its phases alone, one after another on one GPU.
-    add_executable(gpu_ep gpu/ep.c gpu/ep_sides.c gpu/ep_times.c ep/world.c)
+    add_executable(gpu_ep gpu/ep.c gpu/ep_sides.c gpu/ep_quantize.c gpu/ep_times.c ep/world.c)
     target_link_libraries(gpu_ep PRIVATE strait_options strait_test_support strait-ep Threads::Threads CUDA::cudart_static)
     add_dependencies(gpu_ep strait-ep-cuda strait-cuda)
     strait_add_test(gpu_ep COMMAND gpu_ep LABELS gpu TIMEOUT 600
@@ -59,11 +59,6 @@ if(STRAIT_HAVE_CUDA)
     target_include_directories(gpu_ep_phases SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
     strait_add_test(gpu_ep_phases COMMAND gpu_ep_phases 1000 LABELS gpu TIMEOUT 600
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
-
-    add_executable(gpu_ep_quantize ep/quantize_cuda.c)
-    target_link_libraries(gpu_ep_quantize PRIVATE strait_ep_phases_cuda strait_ep strait_kernels strait_test_support)
-    target_include_directories(gpu_ep_quantize SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
-    strait_add_test(gpu_ep_quantize COMMAND gpu_ep_quantize 1000 LABELS gpu TIMEOUT 300)
 
     # gpu_collective_NAME, of ranks on GPUs, and fake_collective_NAME, the same on fake GPUs, with ranks that are threads.
     foreach(name kill join overflow order rings calls)
