@@ -366,6 +366,33 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
     return outcome(group, status);
 }
 
+/* ---- Quantization ------------------------------------------------------------------------------------------------ */
+
+static bool quantization_good(const struct strait_ep_quantization *q)
+{
+    const struct strait_ep_tensor *in = &q->rows, *out = &q->quantized;
+
+    return q->size >= sizeof(*q) && in->type == STRAIT_ELEMENT_BF16 && out->type == STRAIT_ELEMENT_FP8_E4M3 &&
+           out->row_bytes > 0 && out->row_bytes % EP_SCALE_VALUES == 0 && in->row_bytes == 2ull * out->row_bytes &&
+           (uintptr_t)in->data % 16 == 0 && (uintptr_t)out->data % 16 == 0 && (uintptr_t)q->scales % 4 == 0 &&
+           (q->count == 0 || (in->data != NULL && out->data != NULL && q->scales != NULL));
+}
+
+enum strait_status strait_ep_quantize(struct strait_ep_group *group, const struct strait_ep_quantization *quantization,
+                                      struct CUstream_st *stream)
+{
+    if (group == NULL || quantization == NULL || !quantization_good(quantization))
+        return STRAIT_ERR_INVALID;
+    const struct ep_quantize_args args = {.rows = quantization->rows.data,
+                                          .quantized = quantization->quantized.data,
+                                          .scales = quantization->scales,
+                                          .row_count = quantization->count,
+                                          .values = quantization->quantized.row_bytes,
+                                          .sm_budget = group->config.sm_budget,
+                                          .powers = quantization->powers_of_two};
+    return group->ops->quantize(group->context, &args, stream);
+}
+
 /* ---- Combine ----------------------------------------------------------------------------------------------------- */
 
 static bool combine_good(const struct strait_ep_handle *handle, const struct strait_ep_combine_in *in,

@@ -112,4 +112,5 @@ const struct ep_ops ep_host_ops = {
     .send_back = ep_host_send_back,
     .reduce = ep_host_reduce,
     .settle = ep_host_settle,
+    .quantize = ep_host_quantize,
 };

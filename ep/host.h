@@ -35,6 +35,10 @@ bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t
 void ep_host_sum(enum strait_element type, uint8_t *dst, const uint8_t *const *terms, const float *weights,
                  uint32_t count, uint32_t bytes);
 
+/* ---- host_quantize.c: BF16 to E4M3 ------------------------------------------------------------------------------- */
+
+enum strait_status ep_host_quantize(void *context, const struct ep_quantize_args *args, struct CUstream_st *stream);
+
 /* ---- host_route.c: lists ----------------------------------------------------------------------------------------- */
 
 /* LL: takes counts and numbers of the call that has arrived. False: the group has failed. */

@@ -12,6 +12,8 @@
  *   HT dispatch   announce (READY), send (DATA), receive        LL dispatch   send (DATA) | receive
  *   HT combine    stage (READY), reduce (DONE), settle          LL combine    send_back (DATA) | reduce
  *
+ * quantize belongs to no call: it makes rows for a dispatch.
+ *
  * With SEND_ONLY, what is right of the bar runs in strait_ep_complete. A phase may be any number of kernels.
  *
  * Epochs. A phase with `begin` begins a call: its epoch is ep_state.epoch + 1, and before the phase ends this becomes
@@ -388,6 +390,26 @@ struct ep_settle_args {
     struct ep_handle_view handle;
 };
 
+#define EP_SCALE_VALUES 128u    /* that have a scale in common */
+#define EP_E4M3_MOST    448.0f  /* largest E4M3 value */
+#define EP_LEAST_MOST   0.0001f /* so that the scale of zeroes is none */
+
+/* Quantizes rows of BF16, which lie one after another, to E4M3. No epoch, wait or signal; whether the group has failed
+ * does not matter. Of each EP_SCALE_VALUES values, in FP32 and with each result rounded to nearest even:
+ *   most     their largest magnitude, NaN passed over, or EP_LEAST_MOST if that is larger
+ *   scale    most * (1 / 448); with powers the least power of two that is not below it
+ *   factor   448 / most; with powers 1 / scale
+ *   value    factor * x as E4M3: to nearest even, at most 448 in magnitude; -0 is kept, NaN is 0x7F
+ * An infinite value makes the scale infinite and the factor 0: then infinite values are NaN, all others 0. */
+struct ep_quantize_args {
+    const uint8_t *rows; /* [rows] of values, a multiple of EP_SCALE_VALUES */
+    uint8_t *quantized;  /* as many bytes */
+    float *scales;       /* [rows][values / EP_SCALE_VALUES] */
+    uint32_t row_count, values;
+    uint32_t sm_budget;
+    bool powers;
+};
+
 /* ---- The table -------------------------------------------------------------------------------------------------- */
 
 #define EP_TICKET_BYTES 128u
@@ -453,6 +475,7 @@ struct ep_ops {
     enum strait_status (*send_back)(void *context, const struct ep_send_back_args *args, struct CUstream_st *stream);
     enum strait_status (*reduce)(void *context, const struct ep_reduce_args *args, struct CUstream_st *stream);
     enum strait_status (*settle)(void *context, const struct ep_settle_args *args, struct CUstream_st *stream);
+    enum strait_status (*quantize)(void *context, const struct ep_quantize_args *args, struct CUstream_st *stream);
 };
 
 /* What the plugin exports: its table. NULL: there is no GPU. */

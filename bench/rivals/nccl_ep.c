@@ -38,6 +38,8 @@ static const struct {
     {"gpus", &options.gpus, NULL, 64, "GPUs that ranks take in turn; all of them"},
     {"ht", NULL, &options.high_throughput, 0, "high throughput; else low latency"},
     {"expert-major", NULL, &options.expert_major, 0, "rows by expert; else by rank (low latency), or flat"},
+    {"fp8", NULL, &options.fp8, 0, "dispatch makes E4M3 with scales of BF16 (low latency)"},
+    {"round-scales", NULL, &options.round_scales, 0, "scales of --fp8 are powers of two"},
     {"tokens", &options.tokens, NULL, 1 << 14, "of each rank (128)"},
     {"hidden", &options.hidden, NULL, 1 << 14, "values of a token, BF16, a multiple of 8 (7168)"},
     {"experts", &options.experts, NULL, 1 << 12, "of all ranks (256)"},
@@ -70,6 +72,10 @@ static bool check_options(void)
         print_error(NULL, "--experts takes a multiple of the ranks, and --topk no more than these");
     else if (options.hidden < 8 || options.hidden % 8 != 0)
         print_error(NULL, "--hidden takes a multiple of 8");
+    else if (options.fp8 && (options.high_throughput || options.hidden % 512 != 0))
+        print_error(NULL, "--fp8 is for low latency, and --hidden a multiple of 512");
+    else if (options.round_scales && !options.fp8)
+        print_error(NULL, "--round-scales is for --fp8");
     else
         return true;
     return false;
@@ -409,7 +415,8 @@ static int by_size(const void *a, const void *b)
 static void print_phase(enum phase phase, double *us)
 {
     const uint32_t taken = shared->taken;
-    const double bytes = (double)routing.most_rows * (double)options.hidden * 2;
+    const double of_value = options.fp8 && phase == DISPATCH ? 1 + 4.0 / 128 : 2;
+    const double bytes = (double)routing.most_rows * (double)options.hidden * of_value;
 
     for (uint32_t run = 0; run < taken; run++) {
         us[run] = 0;
@@ -431,12 +438,15 @@ static bool report(void)
     double *us = calloc(shared->taken + 1, sizeof(us[0]));
 
     printf("library %s, version %d, NCCL %d\n", options.library, shared->version, shared->nccl_version);
-    printf("ranks %llu %s, %s %s, %llu tokens, hidden %llu, top-%llu of %llu experts, sms %llu%s, %s\n",
+    printf("ranks %llu %s, %s %s%s, %llu tokens, hidden %llu, top-%llu of %llu experts, sms %llu%s, %s\n",
            (unsigned long long)options.ranks, options.threads ? "threads" : "processes",
            options.high_throughput ? "HT" : "LL",
            options.expert_major      ? "expert-major"
            : options.high_throughput ? "flat"
                                      : "rank-major",
+           options.round_scales ? ", E4M3 with scales of powers of two"
+           : options.fp8        ? ", E4M3 with scales"
+                                : "",
            (unsigned long long)options.tokens, (unsigned long long)options.hidden, (unsigned long long)options.topk,
            (unsigned long long)options.experts, (unsigned long long)options.sms,
            options.windows ? ", rows in a window" : "", shared->uncaptured ? "calls" : "a graph");

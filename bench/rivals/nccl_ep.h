@@ -14,6 +14,7 @@
 struct nepb_options {
     const char *library, *nccl;
     bool high_throughput, expert_major;
+    bool fp8, round_scales;        /* LL: dispatches quantize; the experts return ones */
     bool host;                     /* memory of the host, time by its clock */
     bool threads, stream, windows; /* ranks are threads; no graph; rows are in windows of NCCL's */
     uint64_t ranks, gpus, tokens, hidden, experts, topk, sms;
@@ -98,6 +99,7 @@ struct nepb_step {
     nep_group group;
     nep_handle handle;
     struct nepb_tensor topk, weights, tokens, rows, row_weights, row_topk, counts, offsets, total, sums;
+    struct nepb_tensor scales, made; /* fp8: beside the rows, and what the experts return */
     void *window_memory;
     nep_window window;
 };

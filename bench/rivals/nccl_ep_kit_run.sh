@@ -90,6 +90,8 @@ pairs() {
 more_pairs() {
     both "$part-ht-window" --ranks="$ranks" --ht --tokens=4096 --sms=16 --windows
     both "$part-ll-experts" --ranks="$ranks" --expert-major --sms="$share"
+    both "$part-ll-fp8" --ranks="$ranks" --fp8 --sms="$share"
+    both "$part-ll-fp8-experts" --ranks="$ranks" --fp8 --round-scales --expert-major --sms="$share"
     both "$part-ht-experts" --ranks="$ranks" --ht --expert-major --tokens=4096 --sms=16
 }
 
@@ -100,6 +102,7 @@ for part in "$@"; do
     case $part in
     one)
         both one-ll --ranks=1
+        both one-ll-fp8 --ranks=1 --fp8
         both one-ht --ranks=1 --ht --tokens=4096 --sms=16
         ;;
     mps)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "bench/rivals/nccl_ep.h"
+#include "ep/host.h"
 #include "tools/util.h"
 
 /* ---- Routing ----------------------------------------------------------------------------------------------------- */
@@ -85,12 +86,13 @@ static const float *weights_of(const struct nepb_step *step, uint64_t rank, uint
 
 /* ---- Values ------------------------------------------------------------------------------------------------------ */
 
-enum { DIGIT = 128, NAMED = 3 }; /* whole numbers up to 256 are exact in BF16 */
+/* A row begins with the digits of its rank and token, which E4M3 keeps apart, too. */
+enum { DIGIT = 8, RANK_DIGITS = 2, NAMED = 7 };
 
 static float value_of(uint64_t rank, uint64_t token, uint64_t h)
 {
     if (h < NAMED)
-        return (float)(h == 0 ? rank : h == 1 ? token % DIGIT : token / DIGIT);
+        return (float)(((h < RANK_DIGITS ? rank : token) >> 3 * (h < RANK_DIGITS ? h : h - RANK_DIGITS)) % DIGIT);
     return (float)(mix(rank << 48 ^ token << 20 ^ h) % 31) / 8 - 1.875f;
 }
 
@@ -109,12 +111,27 @@ static float from_bf16(uint16_t value)
     return wide;
 }
 
+/* The value as it is sent. What is quantized is of all sizes, but for a row's first ones. */
+static uint16_t bits_of(const struct nepb_options *options, uint64_t rank, uint64_t token, uint64_t h)
+{
+    if (!options->fp8 || h < EP_SCALE_VALUES)
+        return to_bf16(value_of(rank, token, h));
+    const uint64_t value = mix(rank << 48 ^ token << 20 ^ h),
+                   size = mix(rank << 48 ^ token << 20 ^ h / EP_SCALE_VALUES);
+    return (uint16_t)((value & 0x807F) | (size % 248 + (value >> 8) % 8) << 7);
+}
+
 /* ---- Tensors ----------------------------------------------------------------------------------------------------- */
+
+static size_t bytes_of(int type)
+{
+    return type == NEP_INT64 ? 8 : type == NEP_BF16 ? 2 : type == NEP_E4M3 ? 1 : 4;
+}
 
 /* Sizes of 0 at the end are left out. */
 static bool make(struct nepb_step *step, struct nepb_tensor *made, int type, size_t a, size_t b, size_t c)
 {
-    const size_t value = type == NEP_INT64 ? 8 : type == NEP_BF16 ? 2 : 4;
+    const size_t value = bytes_of(type);
     struct nep_tensor *tensor = &made->tensor;
 
     *made = (struct nepb_tensor){.sizes = {a, b, c}, .bytes = value * a * (b != 0 ? b : 1) * (c != 0 ? c : 1)};
@@ -162,6 +179,18 @@ static uint64_t rows_max(const struct nepb_options *options)
     return options->high_throughput && options->expert_major ? all * most : all;
 }
 
+/* LL: rows of [a][b]. */
+static bool make_slots(struct nepb_step *step, uint64_t a, uint64_t b)
+{
+    const uint64_t hidden = step->options->hidden;
+
+    if (!step->options->fp8)
+        return make(step, &step->rows, NEP_BF16, a, b, hidden);
+    return make(step, &step->rows, NEP_E4M3, a, b, hidden) &&
+           make(step, &step->scales, NEP_FP32, a, b, hidden / EP_SCALE_VALUES) &&
+           make(step, &step->made, NEP_BF16, a, b, hidden);
+}
+
 static bool make_rows(struct nepb_step *step)
 {
     const struct nepb_options *options = step->options;
@@ -173,13 +202,27 @@ static bool make_rows(struct nepb_step *step)
                make(step, &step->row_weights, NEP_FP32, rows, options->expert_major ? 0 : options->topk, 0) &&
                (options->expert_major || make(step, &step->row_topk, NEP_INT64, rows, options->topk, 0));
     else if (options->expert_major)
-        good = make(step, &step->rows, NEP_BF16, local, rows, hidden);
+        good = make_slots(step, local, rows);
     else
-        good = make(step, &step->rows, NEP_BF16, options->ranks, options->tokens, hidden) &&
+        good = make_slots(step, options->ranks, options->tokens) &&
                make(step, &step->row_weights, NEP_FP32, options->ranks, options->tokens, options->topk) &&
                make(step, &step->row_topk, NEP_INT32, options->ranks, options->tokens, options->topk);
     if (good && options->windows)
         good = move_to_window(step, &step->rows);
+    return good;
+}
+
+static bool write_ones(struct nepb_step *step)
+{
+    uint16_t *values = malloc(step->made.bytes + 1);
+    const uint64_t count = step->made.bytes / sizeof(*values);
+
+    for (uint64_t i = 0; values != NULL && i < count; i++)
+        values[i] = to_bf16(1);
+    if (values == NULL)
+        print_error(NULL, "out of memory");
+    const bool good = values != NULL && (count == 0 || step->place->write(step->made.memory, values, step->made.bytes));
+    free(values);
     return good;
 }
 
@@ -194,7 +237,7 @@ static bool write_inputs(struct nepb_step *step)
     }
     for (uint64_t t = 0; t < options->tokens; t++)
         for (uint64_t h = 0; h < options->hidden; h++)
-            values[t * options->hidden + h] = to_bf16(value_of(step->rank, t, h));
+            values[t * options->hidden + h] = bits_of(options, step->rank, t, h);
     const bool good = step->place->write(step->tokens.memory, values, step->tokens.bytes) &&
                       step->place->write(step->topk.memory, topk_of(step, step->rank, 0), step->topk.bytes) &&
                       step->place->write(step->weights.memory, weights_of(step, step->rank, 0), step->weights.bytes);
@@ -214,7 +257,7 @@ static bool make_tensors(struct nepb_step *step)
            make(step, &step->sums, NEP_BF16, tokens, options->hidden, 0) &&
            make(step, &step->counts, NEP_INT32, by_rank ? options->ranks : local, 0, 0) &&
            make(step, &step->offsets, NEP_INT32, local, 0, 0) && make(step, &step->total, NEP_INT32, 1, 0, 0) &&
-           make_rows(step) && write_inputs(step);
+           make_rows(step) && write_inputs(step) && write_ones(step);
 }
 
 /* ---- The interface ----------------------------------------------------------------------------------------------- */
@@ -241,8 +284,9 @@ bool nepb_step_open(struct nepb_step *step)
 
 void nepb_step_close(struct nepb_step *step)
 {
-    struct nepb_tensor *all[] = {&step->topk,     &step->weights, &step->tokens,  &step->rows,  &step->row_weights,
-                                 &step->row_topk, &step->counts,  &step->offsets, &step->total, &step->sums};
+    struct nepb_tensor *all[] = {&step->topk,        &step->weights,  &step->tokens, &step->rows,
+                                 &step->row_weights, &step->row_topk, &step->counts, &step->offsets,
+                                 &step->total,       &step->sums,     &step->scales, &step->made};
 
     accepted(step, step->library->HandleDestroy(step->handle), "ncclEpHandleDestroy");
     accepted(step, step->library->GroupDestroy(step->group), "ncclEpGroupDestroy");
@@ -282,21 +326,24 @@ bool nepb_dispatch(struct nepb_step *step)
                                              .weights = weighed ? tensor_of(&step->weights) : NULL);
     const struct nep_dispatch_out out =
         STRUCT(nep_dispatch_out, .tokens = tensor_of(&step->rows), .weights = tensor_of(&step->row_weights),
-               .topk = tensor_of(&step->row_topk));
+               .topk = tensor_of(&step->row_topk), .scales = tensor_of(&step->scales));
+    const struct nep_dispatch_config config = STRUCT(nep_dispatch_config, .round_scales = options->round_scales,
+                                                     .recipe = options->fp8 ? NEP_QUANT_E4M3 : NEP_QUANT_NONE);
     const struct nep_layout_info info =
         STRUCT(nep_layout_info, .expert_counts = options->expert_major ? tensor_of(&step->counts) : NULL,
                .rank_counts = options->expert_major ? NULL : tensor_of(&step->counts));
 
-    return accepted(
-        step,
-        step->library->Dispatch(step->handle, &in, &out, options->high_throughput ? NULL : &info, NULL, step->stream),
-        "ncclEpDispatch");
+    return accepted(step,
+                    step->library->Dispatch(step->handle, &in, &out, options->high_throughput ? NULL : &info, &config,
+                                            step->stream),
+                    "ncclEpDispatch");
 }
 
 bool nepb_combine(struct nepb_step *step)
 {
     const bool weighs = !step->options->high_throughput && step->options->expert_major;
-    const struct nep_combine_in in = STRUCT(nep_combine_in, .tokens = tensor_of(&step->rows));
+    const struct nep_combine_in in =
+        STRUCT(nep_combine_in, .tokens = tensor_of(step->options->fp8 ? &step->made : &step->rows));
     const struct nep_combine_out out =
         STRUCT(nep_combine_out, .tokens = tensor_of(&step->sums), .weights = weighs ? tensor_of(&step->weights) : NULL);
 
@@ -308,7 +355,7 @@ bool nepb_combine(struct nepb_step *step)
 bool nepb_wipe(struct nepb_step *step)
 {
     struct nepb_tensor *all[] = {&step->rows,    &step->row_weights, &step->row_topk, &step->counts,
-                                 &step->offsets, &step->total,       &step->sums};
+                                 &step->offsets, &step->total,       &step->sums,     &step->scales};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++) {
         void *memory = all[i]->memory != NULL ? all[i]->memory : step->window_memory;
@@ -321,11 +368,16 @@ bool nepb_wipe(struct nepb_step *step)
 /* What came, on the host. */
 struct arrived {
     const struct nepb_step *step;
-    uint16_t *rows, *sums;
-    float *weights;
+    uint8_t *rows;
+    uint16_t *sums;
+    float *scales, *weights;
     void *topk;
     int32_t *counts, *offsets, *total;
     uint8_t *seen; /* [ranks][tokens][topk]; by rank: of the first */
+    /* A row, as it should be: as it is sent, and quantized. */
+    uint16_t *plain;
+    uint8_t *quantized;
+    float *quantized_scales;
     uint64_t right, wrong;
 };
 
@@ -343,8 +395,9 @@ static void *fetch(const struct nepb_step *step, const struct nepb_tensor *tenso
 
 static void drop(struct arrived *arrived)
 {
-    void *all[] = {arrived->rows,   arrived->sums,    arrived->weights, arrived->topk,
-                   arrived->counts, arrived->offsets, arrived->total,   arrived->seen};
+    void *all[] = {arrived->rows,   arrived->sums,   arrived->weights,   arrived->topk,
+                   arrived->scales, arrived->counts, arrived->offsets,   arrived->total,
+                   arrived->seen,   arrived->plain,  arrived->quantized, arrived->quantized_scales};
 
     for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
         free(all[i]);
@@ -358,13 +411,18 @@ static bool take(struct arrived *arrived, const struct nepb_step *step)
     *arrived = (struct arrived){.step = step};
     arrived->rows = fetch(step, &step->rows, &good);
     arrived->sums = fetch(step, &step->sums, &good);
+    arrived->scales = fetch(step, &step->scales, &good);
     arrived->weights = fetch(step, &step->row_weights, &good);
     arrived->topk = fetch(step, &step->row_topk, &good);
     arrived->counts = fetch(step, &step->counts, &good);
     arrived->offsets = fetch(step, &step->offsets, &good);
     arrived->total = fetch(step, &step->total, &good);
     arrived->seen = calloc(options->ranks * options->tokens * options->topk, 1);
-    return good && arrived->seen != NULL;
+    arrived->plain = malloc(options->hidden * sizeof(*arrived->plain));
+    arrived->quantized = malloc(options->hidden);
+    arrived->quantized_scales = malloc(options->hidden / EP_SCALE_VALUES * sizeof(float) + 1);
+    return good && arrived->seen != NULL && arrived->plain != NULL && arrived->quantized != NULL &&
+           arrived->quantized_scales != NULL;
 }
 
 /* Whether the numbers and weights beside a row are those of its token's experts here, in whatever order. */
@@ -389,23 +447,60 @@ static bool words_right(const struct arrived *arrived, uint64_t row, uint64_t s,
     return found == here;
 }
 
+/* A digit that a row begins with; DIGIT: it is none. */
+static uint64_t digit_of(const struct arrived *arrived, uint64_t row, uint64_t h)
+{
+    const uint64_t at = row * arrived->step->options->hidden + h;
+    const uint8_t byte = arrived->rows[at];
+    float value = from_bf16(((const uint16_t *)(const void *)arrived->rows)[arrived->step->options->fp8 ? 0 : at]);
+
+    if (arrived->step->options->fp8) /* digits are 0 or normal values */
+        value = byte < 8 ? 0
+                         : ldexpf((float)(8 + byte % 8), (byte >> 3) - 10) *
+                               arrived->scales[row * arrived->step->options->hidden / EP_SCALE_VALUES];
+    return value >= 0 && value < DIGIT - 0.5f ? (uint64_t)(value + 0.5f) : DIGIT;
+}
+
+/* Whether the row has the token's values, bit for bit. */
+static bool values_right(struct arrived *arrived, uint64_t row, uint64_t s, uint64_t t)
+{
+    const struct nepb_options *options = arrived->step->options;
+    const uint64_t hidden = options->hidden, scales = hidden / EP_SCALE_VALUES;
+    const struct ep_quantize_args args = {.rows = (const uint8_t *)arrived->plain,
+                                          .quantized = arrived->quantized,
+                                          .scales = arrived->quantized_scales,
+                                          .row_count = 1,
+                                          .values = (uint32_t)hidden,
+                                          .powers = options->round_scales};
+
+    for (uint64_t h = 0; h < hidden; h++)
+        arrived->plain[h] = bits_of(options, s, t, h);
+    if (!options->fp8)
+        return memcmp(arrived->rows + row * hidden * 2, arrived->plain, hidden * 2) == 0;
+    ep_host_quantize(NULL, &args, NULL);
+    return memcmp(arrived->rows + row * hidden, args.quantized, hidden) == 0 &&
+           memcmp(arrived->scales + row * scales, args.scales, scales * sizeof(float)) == 0;
+}
+
 /* expert: a local one that the row is for, or -1: it is for all of the token's here. */
 static bool row_right(struct arrived *arrived, uint64_t row, int64_t expert)
 {
     const struct nepb_step *step = arrived->step;
     const struct nepb_options *options = step->options;
-    const uint16_t *values = arrived->rows + row * options->hidden;
-    const float s = from_bf16(values[0]), low = from_bf16(values[1]), high = from_bf16(values[2]);
     const int64_t global = expert + (int64_t)(step->rank * (options->experts / options->ranks));
-    uint64_t k = 0;
+    uint64_t k = 0, from = 0, token = 0;
 
-    if (!(s >= 0 && s < (float)options->ranks && low >= 0 && low < DIGIT && high >= 0) ||
-        high * DIGIT + low >= (float)options->tokens)
-        return false;
-    const uint64_t from = (uint64_t)s, token = (uint64_t)(high * DIGIT + low);
-    for (uint64_t h = NAMED; h < options->hidden; h++)
-        if (values[h] != to_bf16(value_of(from, token, h)))
+    for (uint64_t h = NAMED; h-- > 0;) {
+        const uint64_t digit = digit_of(arrived, row, h);
+        if (digit == DIGIT)
             return false;
+        if (h < RANK_DIGITS)
+            from = from * DIGIT + digit;
+        else
+            token = token * DIGIT + digit;
+    }
+    if (from >= options->ranks || token >= options->tokens || !values_right(arrived, row, from, token))
+        return false;
     const int64_t *topk = topk_of(step, from, token);
     if (expert < 0 ? !goes_to(options, topk, step->rank) : !has(topk, options->topk, global))
         return false;
@@ -491,7 +586,7 @@ static uint64_t count_wrong_sums(const struct arrived *arrived)
     for (uint64_t t = 0; t < options->tokens; t++) {
         const double factor = factor_of(step, t);
         for (uint64_t h = 0; h < options->hidden; h++) {
-            const double expected = factor * (double)value_of(step->rank, t, h);
+            const double expected = factor * (options->fp8 ? 1 : (double)value_of(step->rank, t, h));
             const double got = (double)from_bf16(arrived->sums[t * options->hidden + h]);
             if (!(fabs(got - expected) <= fabs(expected) / 128)) {
                 wrong++;

@@ -58,6 +58,22 @@ enum strait_status ep_cuda_write(void *context, void *memory, const void *host, 
 enum strait_status ep_cuda_read(void *context, void *host, const void *memory, uint64_t bytes,
                                 struct CUstream_st *stream);
 
+/* ---- beside.c: the stream of phases by parts. False: CUDA failed --------------------------------------------------
+ */
+
+/* ERR_NO_MEMORY, ERR_DEVICE. */
+enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda);
+void ep_cuda_beside_close(struct ep_cuda *cuda);
+/* Makes a view that of a phase beside the stream. */
+void ep_cuda_go_beside(struct ep_group_view *group);
+/* What comes beside begins where the stream is. */
+bool ep_cuda_begin_beside(const struct ep_cuda *cuda, cudaStream_t stream);
+/* Beside the stream: a part has been launched. Without parts nothing. */
+bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part);
+/* In the stream: what comes is for a part, and begins when the part after it, or the last one, has ended beside. */
+bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
+                         cudaStream_t stream);
+
 /* ---- coder.c: the phases that move rows, as kernels with launches of the codec between them ---------------------- */
 
 /* Gets the codec, and memory for a group. ERR_UNSUPPORTED: no codec for this GPU, see args->text. ERR_NO_MEMORY. */
@@ -70,19 +86,8 @@ bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_a
 bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream);
 bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream);
 bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream);
-/* Makes a view that of a phase beside the stream. */
-void ep_cuda_beside(struct ep_group_view *group);
 
 /* ---- run.c: the phases that move rows, of all groups, on the current device. False: a launch failed -------------- */
-
-/* What groups with parts need. ERR_NO_MEMORY, ERR_DEVICE. */
-enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda);
-void ep_cuda_beside_close(struct ep_cuda *cuda);
-/* Beside the stream: a part has been launched. Without parts nothing. */
-bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part);
-/* In the stream: what comes is for a part, and begins when the part after it, or the last one, has ended beside. */
-bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
-                         cudaStream_t stream);
 
 bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream);
 bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream);

@@ -52,18 +52,6 @@ static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *ar
     return bytes;
 }
 
-void ep_cuda_beside(struct ep_group_view *group)
-{
-    const uint64_t chunks = (uint64_t)group->rank_count * ep_chunk_count(group);
-
-    group->coding.side = 1;
-    if (!group->coded)
-        return;
-    group->coding.rows += chunks * group->at.chunk_rows;
-    group->coding.counts += chunks;
-    group->coding.results += chunks;
-}
-
 /* Of the longest launch, either way: a chunk for each other rank. */
 static uint64_t scratch_bytes(const struct strait_codec *codec, const struct ep_open_args *args)
 {

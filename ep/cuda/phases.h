@@ -22,6 +22,7 @@ cudaError_t ep_cuda_reduce(const struct ep_reduce_args *args, uint32_t multiproc
 cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
 /* Begins the call of a combine by parts, whose stage does not. */
 cudaError_t ep_cuda_begin(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
+cudaError_t ep_cuda_quantize(const struct ep_quantize_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
 /* ---- Coded groups: beside the phases above, between which the codec is launched (coder.h) -------------------------
  */
@@ -68,6 +69,7 @@ cudaError_t ep_cuda_load_lists(void);
 cudaError_t ep_cuda_load_move(void);
 cudaError_t ep_cuda_load_combine(void);
 cudaError_t ep_cuda_load_code(void);
+cudaError_t ep_cuda_load_quantize(void);
 
 #ifdef __cplusplus
 }

@@ -35,6 +35,8 @@ static cudaError_t prepare(struct ep_cuda *cuda)
     if (error == cudaSuccess)
         error = ep_cuda_load_code();
     if (error == cudaSuccess)
+        error = ep_cuda_load_quantize();
+    if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
     return error;
 }
@@ -127,6 +129,7 @@ PHASE_OF_ROWS(stage)
 PHASE_OF_ROWS(send_back)
 PHASE_OF_ROWS(reduce)
 PHASE(settle)
+PHASE(quantize)
 
 const struct ep_ops *strait_ep_plugin(void)
 {
@@ -154,7 +157,8 @@ const struct ep_ops *strait_ep_plugin(void)
                                       .stage = cuda_stage,
                                       .send_back = cuda_send_back,
                                       .reduce = cuda_reduce,
-                                      .settle = cuda_settle};
+                                      .settle = cuda_settle,
+                                      .quantize = cuda_quantize};
     int devices = 0;
 
     return ep_cuda_good(cudaGetDeviceCount(&devices)) && devices > 0 ? &ops : NULL;

@@ -4,49 +4,6 @@
 #include "ep/cuda/backend.h"
 #include "ep/cuda/phases.h"
 
-enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda)
-{
-    cudaError_t error = cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking);
-
-    if (error == cudaSuccess)
-        error = cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming);
-    for (uint32_t part = 0; part < EP_PARTS_MAX && error == cudaSuccess; part++)
-        error = cudaEventCreateWithFlags(&cuda->parts[part], cudaEventDisableTiming);
-    if (!ep_cuda_good(error))
-        return error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE;
-    return STRAIT_OK;
-}
-
-void ep_cuda_beside_close(struct ep_cuda *cuda)
-{
-    for (uint32_t part = 0; part < EP_PARTS_MAX; part++)
-        if (cuda->parts[part] != NULL)
-            (void)ep_cuda_good(cudaEventDestroy(cuda->parts[part]));
-    if (cuda->forked != NULL)
-        (void)ep_cuda_good(cudaEventDestroy(cuda->forked));
-    if (cuda->beside != NULL)
-        (void)ep_cuda_good(cudaStreamDestroy(cuda->beside));
-}
-
-bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part)
-{
-    return cuda->beside == NULL || ep_cuda_good(cudaEventRecord(cuda->parts[part], cuda->beside));
-}
-
-bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
-                         cudaStream_t stream)
-{
-    const uint32_t after = part + 1 < group->at.parts ? part + 1 : part;
-
-    return cuda->beside == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[after], 0));
-}
-
-static bool begin_beside(const struct ep_cuda *cuda, cudaStream_t stream)
-{
-    return ep_cuda_good(cudaEventRecord(cuda->forked, stream)) &&
-           ep_cuda_good(cudaStreamWaitEvent(cuda->beside, cuda->forked, 0));
-}
-
 /* Half of the multiprocessors, as two phases run at once. */
 static void halve(struct ep_group_view *group)
 {
@@ -64,7 +21,7 @@ static void halve(struct ep_group_view *group)
         const uint32_t parts = args->group.at.parts;                                     \
         bool good = true;                                                                \
         halve(&args->group);                                                             \
-        ep_cuda_beside(&args->group);                                                    \
+        ep_cuda_go_beside(&args->group);                                                 \
         if (cuda->coder != NULL && args->rows != NULL)                                   \
             return ep_cuda_coded_##name(cuda, args, cuda->beside);                       \
         for (args->part = 0; args->part < parts && good; args->part++) {                 \
@@ -99,7 +56,7 @@ bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *arg
 
     if (args->group.at.parts == 0 || args->signal != EP_FLAG_DATA)
         return WHOLE(send);
-    return begin_beside(cuda, stream) && send_beside(cuda, &beside);
+    return ep_cuda_begin_beside(cuda, stream) && send_beside(cuda, &beside);
 }
 
 bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream)
@@ -116,7 +73,7 @@ bool ep_cuda_run_stage(const struct ep_cuda *cuda, const struct ep_stage_args *a
 
     if (args->group.at.parts == 0)
         return WHOLE(stage);
-    return LAUNCH(begin, &begin, stream) && begin_beside(cuda, stream) && stage_beside(cuda, &beside);
+    return LAUNCH(begin, &begin, stream) && ep_cuda_begin_beside(cuda, stream) && stage_beside(cuda, &beside);
 }
 
 bool ep_cuda_run_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream)

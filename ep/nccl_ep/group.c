@@ -182,6 +182,29 @@ static nep_result open_group(struct ncclEpGroup *group)
     return nep_result_of(status, "ncclEpCreateGroup", text);
 }
 
+static nep_result make_room(struct ncclEpGroup *group)
+{
+    const struct strait_ep_config *config = &group->config;
+    if (config->algorithm != STRAIT_EP_LOW_LATENCY)
+        return NEP_SUCCESS;
+    if (!group->memory->enter(group->device))
+        return nep_refuse(NEP_CUDA_ERROR, "ncclEpCreateGroup: device %d cannot be used", group->device);
+    group->quantized = group->memory->alloc((size_t)config->tokens_max * config->row_bytes_max);
+    group->memory->leave();
+    return group->quantized != NULL ? NEP_SUCCESS : nep_refuse(NEP_SYSTEM_ERROR, "ncclEpCreateGroup: out of memory");
+}
+
+/* Waits for the group's work. */
+static void end(struct ncclEpGroup *group)
+{
+    strait_ep_group_destroy(group->group);
+    if (group->quantized != NULL && group->memory->enter(group->device)) {
+        group->memory->free(group->quantized);
+        group->memory->leave();
+    }
+    free(group);
+}
+
 nep_result ncclEpCreateGroup(nep_group *made, nep_comm comm, const struct nep_group_config *config)
 {
     struct nep_group_config taken;
@@ -201,8 +224,10 @@ nep_result ncclEpCreateGroup(nep_group *made, nep_comm comm, const struct nep_gr
         result = translate(group, &taken);
     if (result == NEP_SUCCESS)
         result = open_group(group);
+    if (result == NEP_SUCCESS)
+        result = make_room(group);
     if (result != NEP_SUCCESS) {
-        free(group);
+        end(group);
         return result;
     }
     note_ignored(&taken);
@@ -217,8 +242,7 @@ nep_result ncclEpGroupDestroy(nep_group group)
         return nep_refuse(NEP_INVALID_ARGUMENT, "ncclEpGroupDestroy: the group is NULL");
     if (group->handles != NULL)
         return nep_refuse(NEP_INVALID_USAGE, "ncclEpGroupDestroy: the group has handles yet");
-    strait_ep_group_destroy(group->group);
-    free(group);
+    end(group);
     return NEP_SUCCESS;
 }
 

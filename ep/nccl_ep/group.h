@@ -16,6 +16,9 @@ struct ncclEpGroup {
     const struct nep_memory *memory;
     int device;
     uint32_t local_experts;
+    /* LL: rows and scales of a dispatch that quantizes, until they are sent; [tokens_max] row_bytes_max. Calls follow
+     * each other on the stream, so one will do. */
+    uint8_t *quantized;
     struct ncclEpHandle *handles;
 };
 

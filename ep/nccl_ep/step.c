@@ -86,6 +86,7 @@ struct dispatch {
         struct nep_view tokens, weights, scales, topk;
     } out;
     struct nep_view expert_counts, rank_counts;
+    struct nep_view plain; /* the caller's tokens, of which those of `in` are made; data NULL: there is nothing to do */
 };
 
 static nep_result take_dispatch(struct dispatch *dispatch, const struct nep_dispatch_in *in,
@@ -125,6 +126,38 @@ static nep_result take_dispatch(struct dispatch *dispatch, const struct nep_disp
     return result;
 }
 
+enum { SCALE_VALUES = 128, ROW_VALUES = 512 }; /* values of a scale; a row is a multiple, as its scales are 16 bytes */
+
+static nep_result check_quantization(const struct dispatch *dispatch)
+{
+    const struct nep_view *in = &dispatch->in.tokens, *out = &dispatch->out.tokens, *scales = &dispatch->out.scales;
+    const struct ncclEpHandle *handle = dispatch->handle;
+    const size_t values = in->values, bytes = values + values / SCALE_VALUES * sizeof(float);
+    if (!is_ll(handle))
+        return nep_refuse(NEP_INVALID_USAGE, "ncclEpDispatch: DS_FP8E3M4 is for LL alone");
+    if (in->type != NEP_BF16 || out->type != NEP_E4M3)
+        return nep_refuse(NEP_INVALID_ARGUMENT,
+                          "ncclEpDispatch: DS_FP8E3M4 makes ncclFloat8e4m3 of ncclBfloat16, not type %d of %d",
+                          out->type, in->type);
+    if (values == 0 || values % ROW_VALUES != 0)
+        return nep_refuse(NEP_INVALID_ARGUMENT, "ncclEpDispatch: DS_FP8E3M4 needs rows of a multiple of %d, not of %zu",
+                          ROW_VALUES, values);
+    if (bytes > handle->group->config.row_bytes_max)
+        return nep_refuse(
+            NEP_INVALID_ARGUMENT,
+            "ncclEpDispatch: DS_FP8E3M4: %zu bytes of a token and its scales are more than max_token_bytes", bytes);
+    if (dispatch->in.scales.data != NULL)
+        return nep_refuse(NEP_INVALID_ARGUMENT,
+                          "ncclEpDispatch: DS_FP8E3M4 makes scales: inputs->scales has to be NULL");
+    if (scales->data == NULL || scales->dims != 3 || scales->type != NEP_FP32 || scales->rows != out->rows ||
+        scales->values != values / SCALE_VALUES)
+        return nep_refuse(NEP_INVALID_ARGUMENT,
+                          "ncclEpDispatch: DS_FP8E3M4 needs outputs->scales of ncclFloat32 and the layout's shape, %zu "
+                          "for a row",
+                          values / SCALE_VALUES);
+    return NEP_SUCCESS;
+}
+
 static nep_result check_recipe(const struct dispatch *dispatch)
 {
     const bool scales = dispatch->in.scales.data != NULL || dispatch->out.scales.data != NULL;
@@ -140,8 +173,7 @@ static nep_result check_recipe(const struct dispatch *dispatch)
             return nep_refuse(NEP_INVALID_ARGUMENT, "ncclEpDispatch: QUANT_FWD needs scales on both sides");
         return NEP_SUCCESS;
     case NEP_QUANT_E4M3:
-        return nep_refuse(NEP_INVALID_USAGE,
-                          "ncclEpDispatch: DS_FP8E3M4 is not supported: quantise before, with QUANT_FWD");
+        return check_quantization(dispatch);
     default:
         return nep_refuse(NEP_INVALID_ARGUMENT, "ncclEpDispatch: quant_recipe %d is unknown", dispatch->config.recipe);
     }
@@ -184,6 +216,40 @@ static nep_result check_inputs(const struct dispatch *dispatch)
                             "inputs->scales has rows of %zu bytes, more than %u, 1/16 of max_token_bytes",
                             dispatch->in.scales.row_bytes, handle->group->config.scale_bytes_max);
     return result;
+}
+
+/* From here on the rows that are sent are those that run_dispatch makes. */
+static void place_quantized(struct dispatch *dispatch)
+{
+    struct nep_view *tokens = &dispatch->in.tokens, *scales = &dispatch->in.scales;
+    uint8_t *room = dispatch->handle->group->quantized;
+    if (dispatch->config.recipe != NEP_QUANT_E4M3)
+        return;
+    dispatch->plain = *tokens;
+    tokens->data = room;
+    tokens->type = NEP_E4M3;
+    tokens->row_bytes = tokens->values;
+    *scales = *tokens;
+    scales->data = room + tokens->rows * tokens->row_bytes;
+    scales->type = NEP_FP32;
+    scales->values = tokens->values / SCALE_VALUES;
+    scales->row_bytes = scales->values * sizeof(float);
+}
+
+static nep_result quantize(const struct dispatch *dispatch, nep_stream stream)
+{
+    const struct strait_ep_quantization quantization = {
+        .size = sizeof(quantization),
+        .rows = nep_rows(&dispatch->plain),
+        .quantized = nep_rows(&dispatch->in.tokens),
+        .scales = dispatch->in.scales.data,
+        .count = (uint32_t)dispatch->plain.rows,
+        .powers_of_two = dispatch->config.round_scales != 0,
+    };
+    if (dispatch->plain.data == NULL)
+        return NEP_SUCCESS;
+    return nep_result_of(strait_ep_quantize(dispatch->handle->group->group, &quantization, stream), "ncclEpDispatch",
+                         "");
 }
 
 static nep_result check_outputs(const struct dispatch *dispatch)
@@ -269,6 +335,9 @@ static nep_result run_dispatch(const struct dispatch *dispatch, nep_stream strea
                            (is_ll(handle) ? 0u : STRAIT_EP_WIDE_IDS);
     if (!prepare_outputs(dispatch, stream))
         return nep_refuse(NEP_CUDA_ERROR, "ncclEpDispatch: the outputs could not be cleared");
+    const nep_result result = quantize(dispatch, stream);
+    if (result != NEP_SUCCESS)
+        return result;
     return nep_result_of(strait_ep_dispatch(handle->handle, &in, &out, flags, stream), "ncclEpDispatch", "");
 }
 
@@ -286,6 +355,8 @@ nep_result ncclEpDispatch(nep_handle handle, const struct nep_dispatch_in *in, c
         result = check_pass(&dispatch);
     if (result == NEP_SUCCESS)
         result = check_inputs(&dispatch);
+    if (result == NEP_SUCCESS)
+        place_quantized(&dispatch);
     if (result == NEP_SUCCESS)
         result = check_outputs(&dispatch);
     if (result == NEP_SUCCESS)
@@ -315,8 +386,7 @@ static nep_result take_combine(struct combine *combine, const struct nep_combine
     if (result == NEP_SUCCESS)
         result = NEP_TAKE(combine->config, config, NEP_COMBINE_CONFIG_V1, true);
     if (result == NEP_SUCCESS && (combine->config.recipe != NEP_COMBINE_QUANT_NONE || inputs.scales != NULL))
-        result =
-            nep_refuse(NEP_INVALID_USAGE, "ncclEpCombine: rows are not quantised here: quant_recipe has to be NONE");
+        result = nep_refuse(NEP_INVALID_USAGE, "ncclEpCombine: NVFP4 is not supported: quant_recipe has to be NONE");
     if (result == NEP_SUCCESS)
         result = nep_view(&combine->in.tokens, inputs.tokens, comm, false, "inputs->tokens");
     if (result == NEP_SUCCESS)

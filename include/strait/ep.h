@@ -171,6 +171,24 @@ struct strait_ep_tensor {
     enum strait_element type; /* of the values; BYTES: any, which cannot be combined */
 };
 
+/* Rows to quantize, each a multiple of 128 values. */
+struct strait_ep_quantization {
+    size_t size;                       /* sizeof(struct strait_ep_quantization) */
+    struct strait_ep_tensor rows;      /* [count] of BF16 */
+    struct strait_ep_tensor quantized; /* [count] of FP8_E4M3, for dispatch_in.tokens; not where the rows are */
+    float *scales;                     /* [count][values / 128], for dispatch_in.scales */
+    uint32_t count;                    /* any; of 0 rows tensors may be NULL */
+    bool powers_of_two;                /* scales are */
+};
+
+/* Quantizes rows for a dispatch of FP8: each 128 values have a scale, with which E4M3 values are to be multiplied. It
+ * is their largest magnitude / 448, of magnitudes below 1e-4 as if it were that; with powers_of_two the next one that
+ * is not below. Values are rounded to nearest even. NaN is 0x7F, and does not count for the scale; an infinite value
+ * makes the scale infinite, is itself NaN, and the others are 0. Local: no other rank has to call it. */
+STRAIT_API enum strait_status strait_ep_quantize(struct strait_ep_group *group,
+                                                 const struct strait_ep_quantization *quantization,
+                                                 struct CUstream_st *stream);
+
 struct strait_ep_dispatch_in {
     size_t size;                    /* sizeof(struct strait_ep_dispatch_in) */
     struct strait_ep_tensor tokens; /* [tokens] rows */

@@ -732,6 +732,17 @@ class EpTensor(Structure):
     _fields_ = [("data", c_void_p), ("row_bytes", c_uint32), ("type", c_int)]
 
 
+class EpQuantization(Structure):
+    _fields_ = [
+        ("size", c_size_t),
+        ("rows", EpTensor),
+        ("quantized", EpTensor),
+        ("scales", c_void_p),
+        ("count", c_uint32),
+        ("powers_of_two", c_bool),
+    ]
+
+
 class EpDispatchIn(Structure):
     _fields_ = [("size", c_size_t), ("tokens", EpTensor), ("weights", c_void_p), ("scales", EpTensor)]
 
@@ -784,6 +795,7 @@ _EP_PROTOTYPES = {
     "strait_ep_handle_create": (c_int, [c_void_p, POINTER(EpHandleConfig), POINTER(c_void_p)]),
     "strait_ep_handle_destroy": (None, [c_void_p]),
     "strait_ep_update": (c_int, [c_void_p, POINTER(EpRouting), c_void_p]),
+    "strait_ep_quantize": (c_int, [c_void_p, POINTER(EpQuantization), c_void_p]),
     "strait_ep_dispatch": (c_int, [c_void_p, POINTER(EpDispatchIn), POINTER(EpDispatchOut), c_uint32, c_void_p]),
     "strait_ep_combine": (c_int, [c_void_p, POINTER(EpCombineIn), POINTER(EpCombineOut), c_uint32, c_void_p]),
     "strait_ep_complete": (c_int, [c_void_p, c_void_p]),

@@ -108,6 +108,11 @@ def _place(tensor: Any, memory: str, what: str) -> _Place:
     return _Place(address, rows, shape[-1] * size, kind)
 
 
+def _tensor(place: _Place) -> _abi.EpTensor:
+    element = _abi.ELEMENTS[_ELEMENTS.get(place.kind, "bytes")]
+    return _abi.EpTensor(data=place.address, row_bytes=place.row_bytes, type=element)
+
+
 class Group:
     """A rank's group. All ranks make it together and with the same arguments, but for all_gather and rank.
 
@@ -215,6 +220,31 @@ class Group:
         if self._group is not None:
             lib.strait_ep_free(self._group, address)
 
+    def quantize(self, rows: Any, quantized: Any, scales: Any, *, powers_of_two: bool = False, stream: int = 0) -> None:
+        """Makes rows for a dispatch of FP8: of [..][values] in BF16 as many in E4M3, with a scale in FP32 for each 128
+        values, [..][values / 128], that they are to be multiplied with. powers_of_two: scales are rounded up to one."""
+        places = [_place(rows, self.memory, "rows"), _place(quantized, self.memory, "quantized")]
+        beside = _place(scales, self.memory, "scales")
+        if [place.kind for place in (*places, beside)] != ["bfloat16", "float8_e4m3fn", "float32"]:
+            raise ValueError(
+                "rows, quantized and scales are of bfloat16, float8_e4m3fn and float32, not of"
+                f" {places[0].kind}, {places[1].kind} and {beside.kind}"
+            )
+        count, values = places[0].rows, places[0].row_bytes // 2
+        if (places[1].rows, places[1].row_bytes) != (count, values) or values % 128 != 0:
+            raise ValueError(f"quantized is not {count} rows of {values} values, a multiple of 128")
+        if (beside.rows, beside.row_bytes) != (count, values // 32):
+            raise ValueError(f"scales is not {count} rows of {values // 128} values")
+        arguments = _abi.EpQuantization(
+            size=ctypes.sizeof(_abi.EpQuantization),
+            rows=_tensor(places[0]),
+            quantized=_tensor(places[1]),
+            scales=beside.address,
+            count=count,
+            powers_of_two=powers_of_two,
+        )
+        _check(lib.strait_ep_quantize(self._open(), byref(arguments), stream), "quantize")
+
     @property
     def error(self) -> tuple[Status | int, int]:
         """What has failed, and the rank that was waited for in vain. (Status.OK, 0): nothing."""
@@ -305,8 +335,7 @@ class Handle:
         if tensor is None:
             return _abi.EpTensor(), 0
         place = _place(tensor, self.group.memory, what)
-        element = _abi.ELEMENTS[_ELEMENTS.get(place.kind, "bytes")]
-        return _abi.EpTensor(data=place.address, row_bytes=place.row_bytes, type=element), place.rows
+        return _tensor(place), place.rows
 
     def _values(self, tensor: Any, kind: str, count: int, what: str) -> int | None:
         """The address of a tensor of that many values, or more; None: it is not there."""

@@ -95,6 +95,34 @@ def low_latency(rank):
                 assert torch.equal(out, expected(tokens, topk, weights))
 
 
+def quantized(rank):
+    """BF16 crosses as E4M3, and comes back as far from what it was as E4M3 values are from each other."""
+    hidden, generator = 512, torch.Generator().manual_seed(rank)
+    make = {"experts": EXPERTS, "hidden": hidden, "tokens_max": TOKENS, "topk": TOPK, "layout": "rank_major"}
+    make |= {"algorithm": "low_latency", "scale_bytes": hidden // 32, "dtype": torch.float32}
+    tokens = torch.randn((TOKENS, hidden), generator=generator).bfloat16()
+    topk = torch.stack([torch.randperm(EXPERTS, generator=generator)[:TOPK] for _ in range(TOKENS)])
+    with strait.torch.ep.Buffer(**make, timeout=60) as buffer, torch.no_grad():
+        for wrong, why in ((tokens.float(), "not of float32"), (tokens[:, :192], "a multiple of 128")):
+            try:
+                buffer.quantize(wrong)
+                raise AssertionError(why)
+            except ValueError as failure:
+                assert why in str(failure)
+        for powers_of_two in (False, True):
+            rows, scales = buffer.quantize(tokens, powers_of_two=powers_of_two)
+            blocks = tokens.float().view(TOKENS, -1, 128)
+            exact = blocks.abs().amax(-1) * torch.tensor(1 / 448)
+            assert torch.equal(scales, torch.exp2(exact.log2().ceil()) if powers_of_two else exact)
+            received = buffer.dispatch(rows, topk, scales=scales)
+            assert received.tokens.dtype == torch.float8_e4m3fn
+            wide = received.tokens.float().view(buffer.ranks, TOKENS, -1, 128) * received.scales.unsqueeze(-1)
+            back = buffer.combine(wide.view(buffer.ranks, TOKENS, hidden), received).view(blocks.shape)
+            ranks = torch.tensor([len(set(numbers)) for numbers in (topk // buffer.local_experts).tolist()])
+            error = (back / ranks.view(-1, 1, 1) - blocks).abs()
+            assert (error <= blocks.abs() / 15.99 + scales.unsqueeze(-1) * 2**-9.99).all()
+
+
 PARTS = {
     "flat": lambda rank: train(rank, "flat", flat, torch.float32),
     "flat-bf16-coded-heap": lambda rank: train(rank, "flat", flat, torch.bfloat16, coding="coded", heap_bytes=1 << 20),
@@ -102,6 +130,7 @@ PARTS = {
     "zones": lambda rank: train(rank, "expert_major", zones, torch.float32, expert_alignment=8),
     "zones-heap": lambda rank: train(rank, "expert_major", zones, torch.bfloat16, heap_bytes=1 << 20),
     "low-latency": low_latency,
+    "quantized": quantized,
 }
 
 if __name__ == "__main__":

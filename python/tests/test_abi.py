@@ -77,6 +77,7 @@ HEADERS = {
             "ep_handle_config": _abi.EpHandleConfig,
             "ep_routing": _abi.EpRouting,
             "ep_tensor": _abi.EpTensor,
+            "ep_quantization": _abi.EpQuantization,
             "ep_dispatch_in": _abi.EpDispatchIn,
             "ep_dispatch_out": _abi.EpDispatchOut,
             "ep_combine_in": _abi.EpCombineIn,

@@ -177,6 +177,8 @@ def test_what_is_refused(rng):
             handle.dispatch(rows, rows.copy(), weights=np.zeros((3, 2)))
         with pytest.raises(InvalidError):
             handle.dispatch(rows, rows.copy(), send_only=True)
+        with pytest.raises(ValueError, match="not of float32, uint8 and float32"):
+            found.quantize(rows, rows.view(np.uint8), rows)
         with pytest.raises(NoSpaceError):  # one row for three
             handle.dispatch(rows, np.empty((1, HIDDEN), np.float32))
         with pytest.raises(NoSpaceError):

@@ -37,7 +37,7 @@ def run_ranks(count, command, environment_of):
 
 def test_steps_and_gradients_are_those_of_one_process(tmp_path):
     outputs = run_ranks(4, lambda rank: [str(RANKS), str(tmp_path / "store"), str(rank), "4"], lambda rank: {})
-    assert all(output.split() == outputs[0].split() and len(output.split()) == 6 for output in outputs)
+    assert all(output.split() == outputs[0].split() and len(output.split()) == 7 for output in outputs)
 
 
 @pytest.mark.skipif(not TRAIN.exists(), reason="the examples are not there")

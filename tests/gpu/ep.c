@@ -3,6 +3,7 @@
  *
  *   gpu_ep [SCENE ...]
  *     shapes   random groups and steps, all layouts, LL and HT
+ *     quantize BF16 to E4M3: every value, and random rows; how long it takes for 128 tokens
  *     graphs   1000 replays of an update, dispatch and combine, with new routing each
  *     kill     a rank ends in the middle: the others are told within the time limit, with `mask` they go on
  *     times    p50 and p99 of dispatch and combine, LL 128 and HT 4096 tokens, hidden 7168, top-8 of 256, BF16 and
@@ -286,6 +287,7 @@ struct scene {
 };
 
 static const struct scene scenes[] = {{"shapes", run_shapes, true},
+                                      {"quantize", run_quantize, false},
                                       {"graphs", run_graphs, false},
                                       {"kill", run_kill_low_latency, false},
                                       {"kill", run_kill_masked, false},
@@ -342,6 +344,7 @@ int main(int argc, char **argv)
         setting.alone = true;
         play(&scenes[0], 1, true, false);
         play(&scenes[0], 1, true, true);
+        play(&scenes[1], 1, true, false);
         play(&scenes[COUNT(scenes) - 1], 1, true, false);
         return 0;
     }

@@ -75,6 +75,9 @@ void make_groups(struct member *member, struct strait_ep_config like, bool host,
 void drop_groups(struct member *member, struct side *sides);
 const char *medium_of(const struct side *side);
 
+/* ep_quantize.c: the scene `quantize`. */
+void run_quantize(struct member *member);
+
 /* ep_times.c: the scene `times`. */
 void run_times(struct member *member);
 

@@ -46,13 +46,14 @@ if(STRAIT_HAVE_CUDA)
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-cuda>")
 
     # Expert parallelism, and its phases alone, one after another on one GPU.
-    add_executable(gpu_ep gpu/ep.c gpu/ep_sides.c gpu/ep_times.c ep/world.c)
+    add_executable(gpu_ep gpu/ep.c gpu/ep_sides.c gpu/ep_quantize.c gpu/ep_times.c ep/world.c)
     target_link_libraries(gpu_ep PRIVATE strait_options strait_test_support strait-ep Threads::Threads CUDA::cudart_static)
     add_dependencies(gpu_ep strait-ep-cuda strait-cuda)
     strait_add_test(gpu_ep COMMAND gpu_ep LABELS gpu TIMEOUT 600
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-ep-cuda>")
     add_executable(gpu_ep_phases ep/phases_cuda.c ${PROJECT_SOURCE_DIR}/ep/cuda/coder.c
-        ${PROJECT_SOURCE_DIR}/ep/cuda/memory.c ${PROJECT_SOURCE_DIR}/ep/cuda/run.c)
+        ${PROJECT_SOURCE_DIR}/ep/cuda/memory.c ${PROJECT_SOURCE_DIR}/ep/cuda/beside.c
+        ${PROJECT_SOURCE_DIR}/ep/cuda/run.c)
     target_compile_definitions(gpu_ep_phases PRIVATE _GNU_SOURCE)
     add_dependencies(gpu_ep_phases strait-cuda)
     target_link_libraries(gpu_ep_phases PRIVATE strait_ep_phases_cuda strait_ep strait_kernels strait_test_support)

@@ -342,6 +342,16 @@ class Buffer:
         routing.tokens = tokens.shape[0]
         return routing
 
+    def quantize(self, tokens: torch.Tensor, *, powers_of_two: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """What dispatch takes as tokens and scales, of tokens in BF16 [tokens][hidden]: E4M3 [tokens][hidden] and, in
+        FP32, a scale for each 128 values that they are to be multiplied with, [tokens][hidden / 128]. The buffer has to
+        have scale_bytes of hidden / 32. powers_of_two: scales are rounded up to one. There are no gradients."""
+        tokens = tokens.detach().contiguous()
+        quantized = torch.empty_like(tokens, dtype=torch.float8_e4m3fn)
+        scales = torch.empty((*tokens.shape[:-1], tokens.shape[-1] // 128), dtype=torch.float32, device=tokens.device)
+        self.group.quantize(tokens, quantized, scales, powers_of_two=powers_of_two, stream=self._stream())
+        return quantized, scales
+
     def dispatch(
         self,
         tokens: torch.Tensor,

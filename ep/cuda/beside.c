@@ -1,0 +1,58 @@
+/* Stream beside those of calls, for phases by parts ("Parts" in ep/kernels.h): it begins where the call's stream is,
+ * and what the call's stream does with a part begins behind an event here. */
+#include "ep/cuda/backend.h"
+
+enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda)
+{
+    cudaError_t error = cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking);
+
+    if (error == cudaSuccess)
+        error = cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming);
+    for (uint32_t part = 0; part < EP_PARTS_MAX && error == cudaSuccess; part++)
+        error = cudaEventCreateWithFlags(&cuda->parts[part], cudaEventDisableTiming);
+    if (!ep_cuda_good(error))
+        return error == cudaErrorMemoryAllocation ? STRAIT_ERR_NO_MEMORY : STRAIT_ERR_DEVICE;
+    return STRAIT_OK;
+}
+
+void ep_cuda_beside_close(struct ep_cuda *cuda)
+{
+    for (uint32_t part = 0; part < EP_PARTS_MAX; part++)
+        if (cuda->parts[part] != NULL)
+            (void)ep_cuda_good(cudaEventDestroy(cuda->parts[part]));
+    if (cuda->forked != NULL)
+        (void)ep_cuda_good(cudaEventDestroy(cuda->forked));
+    if (cuda->beside != NULL)
+        (void)ep_cuda_good(cudaStreamDestroy(cuda->beside));
+}
+
+bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part)
+{
+    return cuda->beside == NULL || ep_cuda_good(cudaEventRecord(cuda->parts[part], cuda->beside));
+}
+
+bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
+                         cudaStream_t stream)
+{
+    const uint32_t after = part + 1 < group->at.parts ? part + 1 : part;
+
+    return cuda->beside == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[after], 0));
+}
+
+bool ep_cuda_begin_beside(const struct ep_cuda *cuda, cudaStream_t stream)
+{
+    return ep_cuda_good(cudaEventRecord(cuda->forked, stream)) &&
+           ep_cuda_good(cudaStreamWaitEvent(cuda->beside, cuda->forked, 0));
+}
+
+void ep_cuda_go_beside(struct ep_group_view *group)
+{
+    const uint64_t chunks = (uint64_t)group->rank_count * ep_chunk_count(group);
+
+    group->coding.side = 1;
+    if (!group->coded)
+        return;
+    group->coding.rows += chunks * group->at.chunk_rows;
+    group->coding.counts += chunks;
+    group->coding.results += chunks;
+}
