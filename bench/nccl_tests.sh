@@ -23,6 +23,8 @@ ops=${OPS:-$all_ops}
 
 build() { # CHECKOUT. DSO=1: what makes and checks data is a library of its own, which DATA replaces.
     local cuda=${CUDA_HOME:-/usr/local/cuda} arch=${ARCH:-90}
+    # Before an NCCL beside CUDA, which may be older than the headers.
+    [ -z "${NCCL_HOME:-}" ] || export NVCC_PREPEND_FLAGS="-L$NCCL_HOME/lib ${NVCC_PREPEND_FLAGS:-}"
     # shellcheck disable=SC2046,SC2086 # these are words
     for target in os.build $(printf '../build/%s_perf ' $ops); do
         make -C "$1/src" CUDA_HOME="$cuda" NCCL_HOME="${NCCL_HOME:-$cuda}" DSO=1 \
