@@ -11,7 +11,6 @@ namespace
 
 struct route_shared {
     uint32_t counts[2][WARPS]; // of two steps in turn
-    int32_t failed;
 };
 
 // -1: not an expert.
@@ -48,8 +47,8 @@ DEVICE void keep_number(const ep_route_args &args, uint32_t x)
     args.handle.own_topk[x] = before ? -1 : number;
 }
 
-// Makes the list of one rank, THREADS tokens in a step.
-DEVICE void list_tokens(const ep_route_args &args, uint32_t rank, route_shared &at)
+// Makes the list of one rank, THREADS tokens in a step. Without `stores` it only counts.
+DEVICE void list_tokens(const ep_route_args &args, uint32_t rank, bool stores, route_shared &at)
 {
     const uint32_t ranks = args.group.rank_count;
     uint32_t base = 0;
@@ -57,30 +56,29 @@ DEVICE void list_tokens(const ep_route_args &args, uint32_t rank, route_shared &
         const uint32_t token = from + threadIdx.x;
         const bool goes = token < args.tokens && goes_to(args, token, rank);
         const uint32_t place = take_place(goes, at.counts, step, base);
-        if (token < args.tokens)
+        if (token < args.tokens && stores)
             args.handle.send_index[static_cast<uint64_t>(token) * ranks + rank] =
                 goes ? static_cast<int32_t>(place) : -1;
-        if (goes)
+        if (goes && stores)
             args.handle.send_token[static_cast<uint64_t>(rank) * args.group.tokens_max + place] = token;
     }
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0 && stores)
         args.handle.send_count[rank] = base;
     __syncthreads(); // counts are used again
 }
 
+// Lists of ranks, then numbers, THREADS at a time, are what blocks share out. Whether the group has failed is looked at
+// together with the numbers, not before, and only keeps stores from being made: nothing of a failed group is used.
 __global__ void __launch_bounds__(THREADS, 1) route_kernel(const __grid_constant__ ep_route_args args)
 {
     extern __shared__ uint4 memory[];
     route_shared &at = *reinterpret_cast<route_shared *>(memory);
-    if (threadIdx.x == 0)
-        at.failed = load_fresh(&args.group.state->failed);
-    __syncthreads();
-    if (at.failed != 0)
-        return;
-    for (uint32_t rank = blockIdx.x; rank < args.group.rank_count; rank += gridDim.x)
-        list_tokens(args, rank, at);
-    const uint32_t numbers = args.tokens * args.handle.topk;
-    for (uint32_t x = blockIdx.x * THREADS + threadIdx.x; x < numbers; x += gridDim.x * THREADS)
+    const uint32_t ranks = args.group.rank_count, numbers = args.tokens * args.handle.topk;
+    const bool stores = load_fresh(&args.group.state->failed) == 0;
+    for (uint32_t item = blockIdx.x; item < ranks; item += gridDim.x)
+        list_tokens(args, item, stores, at);
+    const uint32_t first = (blockIdx.x + gridDim.x - ranks % gridDim.x) % gridDim.x; // after the last of the lists
+    for (uint32_t x = first * THREADS + threadIdx.x; x < numbers && stores; x += gridDim.x * THREADS)
         keep_number(args, x);
 }
 
@@ -292,9 +290,11 @@ __global__ void __launch_bounds__(THREADS, 1) zones_kernel(const __grid_constant
 
 cudaError_t ep_cuda_route(const struct ep_route_args *args, uint32_t multiprocessors, cudaStream_t stream)
 {
-    const uint32_t most = strait::blocks_of(args->group, multiprocessors), ranks = args->group.rank_count;
+    const uint32_t most = strait::blocks_of(args->group, multiprocessors);
+    const uint32_t items =
+        args->group.rank_count + (args->tokens * args->handle.topk + strait::THREADS - 1) / strait::THREADS;
     return strait::launch<ep_route_args, strait::route_shared>(reinterpret_cast<const void *>(strait::route_kernel),
-                                                               *args, ranks < most ? ranks : most, stream);
+                                                               *args, items < most ? items : most, stream);
 }
 
 cudaError_t ep_cuda_plan(const struct ep_plan_args *args, uint32_t multiprocessors, cudaStream_t stream)

@@ -71,9 +71,15 @@ def group(ranks, rank, algorithm, **options):
     return ep.Group(ranks.gather(rank), rank, ranks.count, algorithm=algorithm, timeout=60, **options)
 
 
+def addresses(ranks, rank, array):
+    """Of all ranks' arrays, which are threads."""
+    return np.frombuffer(ranks.gather(rank)(np.uint64(array.ctypes.data).tobytes()), np.uint64).tolist()
+
+
 @pytest.mark.parametrize("coding", ["raw", "coded"])
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-def test_flat_there_and_back(rng, coding, kind):
+@pytest.mark.parametrize("in_place", [False, True])
+def test_flat_there_and_back(rng, coding, kind, in_place):
     ranks = Ranks(RANKS)
     topk, weights, rows = routing(rng)
 
@@ -87,14 +93,17 @@ def test_flat_there_and_back(rng, coding, kind):
             assert counts.tolist() == [sum((one == rank * LOCAL + e).sum() for one in topk) for e in range(LOCAL)]
             out, numbers = np.empty((total[0], HIDDEN), np.float32), np.empty((total[0], TOPK), np.int32)
             made = np.empty((total[0], TOPK), np.float32)
-            handle.dispatch(rows[rank], out, weights=weights[rank], out_weights=made, out_topk=numbers)
+            peers = addresses(ranks, rank, out) if in_place else None
+            handle.dispatch(rows[rank], out, weights=weights[rank], out_weights=made, out_topk=numbers, peers=peers)
             for at, (s, t) in enumerate(expected):
                 assert (out[at] == rows[s][t]).all()
                 here = (topk[s][t] >= 0) & (topk[s][t] // LOCAL == rank)
                 assert (numbers[at] == np.where(here, topk[s][t] - rank * LOCAL, -1)).all()
                 assert (made[at] == np.where(here, weights[s][t], 0)).all()
             summed, gradients = np.empty_like(rows[rank]), np.empty_like(weights[rank])
-            handle.combine(out * np.float32(rank + 1), summed, weights=made, out_weights=gradients)
+            back = out * np.float32(rank + 1)
+            peers = addresses(ranks, rank, back) if in_place else None
+            handle.combine(back, summed, weights=made, out_weights=gradients, peers=peers)
             for t, numbers_of in enumerate(topk[rank]):
                 sums = np.zeros(HIDDEN, np.float32)
                 for place, d in enumerate(sorted(set(numbers_of[numbers_of >= 0] // LOCAL))):
@@ -177,6 +186,10 @@ def test_what_is_refused(rng):
             handle.dispatch(rows, rows.copy(), weights=np.zeros((3, 2)))
         with pytest.raises(InvalidError):
             handle.dispatch(rows, rows.copy(), send_only=True)
+        with pytest.raises(ValueError, match="peers has 2 addresses for 1 ranks"):
+            handle.dispatch(rows, rows.copy(), peers=[64, 64])
+        with pytest.raises(InvalidError):
+            handle.dispatch(rows, rows.copy(), peers=[8])
         with pytest.raises(ValueError, match="not of float32, uint8 and float32"):
             found.quantize(rows, rows.view(np.uint8), rows)
         with pytest.raises(NoSpaceError):  # one row for three
