@@ -138,7 +138,14 @@ class Worker:
     # ---- A step
 
     def begin(self, meta: StraitMetadata) -> None:
-        """Before the model runs."""
+        """Before the model runs, so that loads are under way meanwhile. On a GPU they begin behind an event, as the
+        step clears blocks first, of those that are loaded into too."""
+        for request in meta.ended:
+            self._give_up(request)
+        if meta.loads and self._on_gpu:
+            self._held.append((self._event(), meta.loads))
+        else:
+            self._expect(meta.loads)
         for request, prefill in meta.prefills.items():
             if prefill.by_layer:
                 transfer = self._offer(request, prefill)
@@ -192,19 +199,18 @@ class Worker:
                 self._try(transfer, self._cache.pages_of(prefill.runs), None, ready, last=prefill.final)
 
     def load(self, meta: StraitMetadata) -> None:
-        """Begins what the scheduler wants besides. On a GPU the step may still clear blocks that are loaded into."""
+        """Begins what the scheduler wants besides."""
         for source in meta.declined:
             self._decline(source)
         for key in meta.refused:
             refused = self._pool.offer(key, lease=self._options.lease)
             refused.abort()
             refused.release()
-        for request in meta.ended:
-            self._give_up(request)
-        if meta.loads and self._on_gpu:
-            self._held.append((self._event(), meta.loads))
-        else:
-            self._expect(meta.loads)
+        self._begin_held()
+
+    def _begin_held(self) -> None:
+        while self._held and self._held[0][0].query():
+            self._expect(self._held.pop(0)[1])
 
     def _event(self) -> Any:
         if not self._on_gpu:
@@ -322,11 +328,10 @@ class Worker:
     def results(self, meta: StraitMetadata, finished: set[str]) -> KVConnectorTransferResults:
         """finished: requests that have ended since the last call. One whose offer ended earlier is reported then."""
         self._finished |= {name for name in finished if name in self._sent or self._by_request.get(name) in self._sends}
+        self._begin_held()
         self._take(self._client.poll())
         if meta.idle:
             self._wait_for_an_end()
-        while self._held and self._held[0][0].query():
-            self._expect(self._held.pop(0)[1])
         results, self._results = self._results, KVConnectorTransferResults()
         results.finished_sending = self._sent & self._finished
         self._sent -= results.finished_sending

@@ -114,7 +114,7 @@ def hand_over(prefill, decode, name):
     for worker in prefill.workers:
         worker.end(sends)
     for worker in decode.workers:
-        worker.load(loads)
+        worker.begin(loads)
     sent, loaded, bad = set(), set(), set()
     end = time.monotonic() + 20
     while len(sent) < len(prefill.workers) or len(loaded) < len(decode.workers):
@@ -209,7 +209,7 @@ def test_layers_do_not_wait_for_the_end_of_the_prefill(nodes):
             request_id="r", prompt_token_ids=[3] * TOKENS, trace_headers=None, kv_transfer_params=peer.params()
         )
         decode.scheduler.allocated(request, SimpleNamespace(blocks=[new]), TOKENS)
-        sink.load(decode.scheduler._meta)
+        sink.begin(decode.scheduler._meta)
         (transfer,) = sink._receives
         source.end(StraitMetadata(prefills={"r": Prefill("r", [(0, 0, prefill.ids)], True, False)}))
         wait_for([source, sink], lambda: transfer.progress.layers_landed == LAYERS)
@@ -217,6 +217,48 @@ def test_layers_do_not_wait_for_the_end_of_the_prefill(nodes):
         source.end(StraitMetadata(prefills={"r": Prefill("r", [], False, True)}))
         wait_for([source, sink], lambda: not sink._receives and not source._sends)
         assert not sink.bad_blocks()
+        decode.check(model, brought=len(prefill.ids) * prefill.block)
+    finally:
+        prefill.close()
+        decode.close()
+
+
+class Cleared:
+    """Stands for an event of a GPU: what came before it in the step has run, or has not."""
+
+    def __init__(self):
+        self.over = False
+
+    def query(self):
+        return self.over
+
+
+def test_on_a_gpu_loads_begin_when_the_step_has_cleared_its_blocks(nodes):
+    """Before the model has run, and without another step."""
+    prefill, decode = Engine(nodes.daemons[0].socket), Engine(nodes.daemons[1].socket)
+    (source,), (sink,) = prefill.workers.values(), decode.workers.values()
+    try:
+        model = torch.randn(LAYERS, TOKENS, HEADS, 2 * SIZE).to(torch.bfloat16)
+        prefill.fill(model)
+        theirs, cleared = view_of(prefill), [Cleared(), Cleared()]
+        sink._on_gpu, events = True, iter(cleared)
+        sink._event = lambda: next(events)
+        for key in "ab":
+            source.end(StraitMetadata(prefills={key: Prefill(key, [(0, 0, prefill.ids)], True, True)}))
+            plan = decode.scheduler._plan(peer := Peer("engine", key, theirs.pools, theirs.parallel))
+            sink.begin(StraitMetadata(loads={key: Load([(0, 0, decode.ids)], plan.source(peer))}))
+        cleared[1].over = True  # events of a stream come in their order
+        assert not sink.results(StraitMetadata(), set()).finished_recving and not sink._receives
+        cleared[0].over = True
+        sink.begin(StraitMetadata(ended={"b"}))
+        sink.load(StraitMetadata())
+        assert [receive.request for receive in sink._receives.values()] == ["a"]
+        found = set()
+        end = time.monotonic() + 20
+        while len(found) < 2 and time.monotonic() < end:
+            source.results(StraitMetadata(), set())
+            found |= sink.results(StraitMetadata(), set()).finished_recving or set()
+        assert found == {"a", "b"} and not sink.bad_blocks()
         decode.check(model, brought=len(prefill.ids) * prefill.block)
     finally:
         prefill.close()
@@ -250,7 +292,7 @@ def test_a_cache_of_another_model_is_refused_by_name(nodes):
         theirs, (worker,) = view_of(prefill), decode.workers.values()
         peer = Peer("engine", "r", theirs.pools, theirs.parallel)
         source = decode.scheduler._plan(peer).source(peer)
-        worker.load(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], source)}))
+        worker.begin(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], source)}))
         assert worker.results(StraitMetadata(), set()).finished_recving == {"r"}
         assert worker.bad_blocks() == set(decode.ids)
         with pytest.raises(ValueError, match="does not fit: .*test.*other|does not fit: .*other.*test"):
