@@ -23,13 +23,13 @@ from ctypes import byref
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-from . import _abi
+from . import _abi, _abi_ep
 from ._views import array_view, dtype_name
 from .errors import InvalidError, OutOfMemoryError, Status, make_error
 
 __all__ = ["Group", "Handle", "Info"]
 
-lib = _abi.load_ep()
+lib = _abi_ep.load_ep()
 
 Algorithm = Literal["low_latency", "high_throughput"]
 Layout = Literal["expert_major", "rank_major", "flat"]
@@ -108,9 +108,9 @@ def _place(tensor: Any, memory: str, what: str) -> _Place:
     return _Place(address, rows, shape[-1] * size, kind)
 
 
-def _tensor(place: _Place) -> _abi.EpTensor:
+def _tensor(place: _Place) -> _abi_ep.EpTensor:
     element = _abi.ELEMENTS[_ELEMENTS.get(place.kind, "bytes")]
-    return _abi.EpTensor(data=place.address, row_bytes=place.row_bytes, type=element)
+    return _abi_ep.EpTensor(data=place.address, row_bytes=place.row_bytes, type=element)
 
 
 class Group:
@@ -152,14 +152,14 @@ class Group:
         self.rank, self.rank_count, self.memory, self.algorithm = rank, rank_count, memory, algorithm
         self.experts, self.tokens_max = experts, tokens_max
         self._gather, self._failure = all_gather, None
-        self._callback = _abi.EpAllGather(self._on_gather)  # called by handles too
-        config = _abi.EpConfig(
-            size=ctypes.sizeof(_abi.EpConfig),
+        self._callback = _abi_ep.EpAllGather(self._on_gather)  # called by handles too
+        config = _abi_ep.EpConfig(
+            size=ctypes.sizeof(_abi_ep.EpConfig),
             all_gather=self._callback,
             rank=rank,
             rank_count=rank_count,
-            algorithm=_choice("algorithm", algorithm, _abi.EP_ALGORITHMS),
-            memory=_choice("memory", memory, _abi.EP_MEMORY),
+            algorithm=_choice("algorithm", algorithm, _abi_ep.EP_ALGORITHMS),
+            memory=_choice("memory", memory, _abi_ep.EP_MEMORY),
             experts=experts,
             tokens_max=tokens_max,
             receive_max=receive_max,
@@ -167,8 +167,8 @@ class Group:
             scale_bytes_max=scale_bytes_max,
             topk_max=topk_max,
             sm_budget=sm_budget,
-            overflow=_choice("overflow", overflow, _abi.EP_OVERFLOW),
-            coding=_choice("coding", coding, _abi.EP_CODING),
+            overflow=_choice("overflow", overflow, _abi_ep.EP_OVERFLOW),
+            coding=_choice("coding", coding, _abi_ep.EP_CODING),
             mask=mask,
             timeout_ns=round(timeout * 1e9),
             heap_bytes=heap_bytes,
@@ -230,13 +230,13 @@ class Group:
                 "rows, quantized and scales are of bfloat16, float8_e4m3fn and float32, not of"
                 f" {places[0].kind}, {places[1].kind} and {beside.kind}"
             )
-        count, values = places[0].rows, places[0].row_bytes // 2
-        if (places[1].rows, places[1].row_bytes) != (count, values) or values % 128 != 0:
-            raise ValueError(f"quantized is not {count} rows of {values} values, a multiple of 128")
-        if (beside.rows, beside.row_bytes) != (count, values // 32):
-            raise ValueError(f"scales is not {count} rows of {values // 128} values")
-        arguments = _abi.EpQuantization(
-            size=ctypes.sizeof(_abi.EpQuantization),
+        count, values, each = places[0].rows, places[0].row_bytes // 2, _abi_ep.EP_SCALE_VALUES
+        if (places[1].rows, places[1].row_bytes) != (count, values) or values % each != 0:
+            raise ValueError(f"quantized is not {count} rows of {values} values, a multiple of {each}")
+        if (beside.rows, beside.row_bytes) != (count, values // each * 4):
+            raise ValueError(f"scales is not {count} rows of {values // each} values")
+        arguments = _abi_ep.EpQuantization(
+            size=ctypes.sizeof(_abi_ep.EpQuantization),
             rows=_tensor(places[0]),
             quantized=_tensor(places[1]),
             scales=beside.address,
@@ -275,7 +275,7 @@ class Group:
 
     @property
     def info(self) -> Info:
-        info = _abi.EpInfo(size=ctypes.sizeof(_abi.EpInfo))
+        info = _abi_ep.EpInfo(size=ctypes.sizeof(_abi_ep.EpInfo))
         lib.strait_ep_info(self._open(), byref(info))
         return Info(info.medium.decode(), info.coded, info.arena_bytes, info.sent_bytes, info.raw_bytes)
 
@@ -310,9 +310,9 @@ class Handle:
         self._handle: ctypes.c_void_p | None = None
         self.group, self.layout, self.topk = group, layout, topk
         self._kept: Any = None  # tensors of a call with send_only, until complete()
-        config = _abi.EpHandleConfig(
-            size=ctypes.sizeof(_abi.EpHandleConfig),
-            layout=_choice("layout", layout, _abi.EP_LAYOUTS),
+        config = _abi_ep.EpHandleConfig(
+            size=ctypes.sizeof(_abi_ep.EpHandleConfig),
+            layout=_choice("layout", layout, _abi_ep.EP_LAYOUTS),
             topk=topk,
             expert_alignment=expert_alignment,
         )
@@ -330,10 +330,10 @@ class Handle:
 
     # ---- Arguments --------------------------------------------------------------------------------------------------
 
-    def _rows(self, tensor: Any, what: str) -> tuple[_abi.EpTensor, int]:
+    def _rows(self, tensor: Any, what: str) -> tuple[_abi_ep.EpTensor, int]:
         """The tensor, and its rows. None: it is not there."""
         if tensor is None:
-            return _abi.EpTensor(), 0
+            return _abi_ep.EpTensor(), 0
         place = _place(tensor, self.group.memory, what)
         return _tensor(place), place.rows
 
@@ -373,8 +373,8 @@ class Handle:
                 f"topk is rows of {place.row_bytes} bytes of {place.kind}, not of {self.topk} int32 or int64"
             )
         experts = self.group.experts // self.group.rank_count
-        routing = _abi.EpRouting(
-            size=ctypes.sizeof(_abi.EpRouting),
+        routing = _abi_ep.EpRouting(
+            size=ctypes.sizeof(_abi_ep.EpRouting),
             topk=place.address,
             tokens=place.rows,
             topk_bytes=size,
@@ -440,14 +440,14 @@ class Handle:
             raise ValueError(f"out_scales has {rows} rows, out has {room}")
         self._check_room(room, "out")
         each = self._row_values()
-        arguments = _abi.EpDispatchIn(
-            size=ctypes.sizeof(_abi.EpDispatchIn),
+        arguments = _abi_ep.EpDispatchIn(
+            size=ctypes.sizeof(_abi_ep.EpDispatchIn),
             tokens=given,
             weights=self._values(weights, "float32", self._tokens * self.topk, "weights"),
             scales=given_scales,
         )
-        results = _abi.EpDispatchOut(
-            size=ctypes.sizeof(_abi.EpDispatchOut),
+        results = _abi_ep.EpDispatchOut(
+            size=ctypes.sizeof(_abi_ep.EpDispatchOut),
             tokens=received,
             weights=self._values(out_weights, "float32", room * each, "out_weights"),
             scales=made_scales,
@@ -459,7 +459,7 @@ class Handle:
             rows=room,
             peers=self._peers(peers),
         )
-        flags = send_only * _abi.EP_FLAGS["send_only"] | global_ids * _abi.EP_FLAGS["global_ids"]
+        flags = send_only * _abi_ep.EP_FLAGS["send_only"] | global_ids * _abi_ep.EP_FLAGS["global_ids"]
         status = lib.strait_ep_dispatch(self._open(), byref(arguments), byref(results), flags, stream)
         _check(status, "dispatch")
         if send_only:
@@ -484,19 +484,19 @@ class Handle:
         self._check_room(room, "tokens")
         summed, rows = self._rows(out, "out")
         self._check_own(rows, "out")
-        arguments = _abi.EpCombineIn(
-            size=ctypes.sizeof(_abi.EpCombineIn),
+        arguments = _abi_ep.EpCombineIn(
+            size=ctypes.sizeof(_abi_ep.EpCombineIn),
             tokens=given,
             weights=self._values(weights, "float32", room * self._row_values(), "weights"),
             peers=self._peers(peers),
             rows=room,
         )
-        results = _abi.EpCombineOut(
-            size=ctypes.sizeof(_abi.EpCombineOut),
+        results = _abi_ep.EpCombineOut(
+            size=ctypes.sizeof(_abi_ep.EpCombineOut),
             tokens=summed,
             weights=self._values(out_weights, "float32", rows * self.topk, "out_weights"),
         )
-        flags = send_only * _abi.EP_FLAGS["send_only"]
+        flags = send_only * _abi_ep.EP_FLAGS["send_only"]
         status = lib.strait_ep_combine(self._open(), byref(arguments), byref(results), flags, stream)
         _check(status, "combine")
         if send_only:

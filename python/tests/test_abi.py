@@ -8,9 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-
 import strait
-from strait import _abi
+from strait import _abi, _abi_ep
 from strait.errors import CLASSES
 
 INCLUDE = Path(__file__).resolve().parents[2] / "include"
@@ -71,18 +70,18 @@ HEADERS = {
         },
     ),
     "ep.h": (
-        _abi._EP_PROTOTYPES,
+        _abi_ep._EP_PROTOTYPES,
         {
-            "ep_config": _abi.EpConfig,
-            "ep_handle_config": _abi.EpHandleConfig,
-            "ep_routing": _abi.EpRouting,
-            "ep_tensor": _abi.EpTensor,
-            "ep_quantization": _abi.EpQuantization,
-            "ep_dispatch_in": _abi.EpDispatchIn,
-            "ep_dispatch_out": _abi.EpDispatchOut,
-            "ep_combine_in": _abi.EpCombineIn,
-            "ep_combine_out": _abi.EpCombineOut,
-            "ep_info": _abi.EpInfo,
+            "ep_config": _abi_ep.EpConfig,
+            "ep_handle_config": _abi_ep.EpHandleConfig,
+            "ep_routing": _abi_ep.EpRouting,
+            "ep_tensor": _abi_ep.EpTensor,
+            "ep_quantization": _abi_ep.EpQuantization,
+            "ep_dispatch_in": _abi_ep.EpDispatchIn,
+            "ep_dispatch_out": _abi_ep.EpDispatchOut,
+            "ep_combine_in": _abi_ep.EpCombineIn,
+            "ep_combine_out": _abi_ep.EpCombineOut,
+            "ep_info": _abi_ep.EpInfo,
         },
     ),
 }
@@ -144,10 +143,18 @@ def test_enums_of_checkpoints_are_those_of_the_header():
 
 def test_enums_of_expert_parallelism_are_those_of_the_header():
     rows = re.findall(r"STRAIT_EP_(\w+) = (\d+)", text_of("ep.h"))
-    ours = _abi.EP_ALGORITHMS | _abi.EP_LAYOUTS | _abi.EP_MEMORY | _abi.EP_CODING | _abi.EP_OVERFLOW | _abi.EP_FLAGS
+    ours = (
+        _abi_ep.EP_ALGORITHMS
+        | _abi_ep.EP_LAYOUTS
+        | _abi_ep.EP_MEMORY
+        | _abi_ep.EP_CODING
+        | _abi_ep.EP_OVERFLOW
+        | _abi_ep.EP_FLAGS
+    )
     assert {name.lower(): int(value) for name, value in rows} == ours
-    sizes = dict(re.findall(r"#define STRAIT_EP_(\w+)_MAX +(\d+)u", text_of("ep.h")))
-    assert (int(sizes["RANKS"]), int(sizes["TOPK"])) == (_abi.EP_RANKS_MAX, _abi.EP_TOPK_MAX)
+    sizes = dict(re.findall(r"#define STRAIT_EP_(\w+) +(\d+)u", text_of("ep.h")))
+    for name in ("RANKS_MAX", "TOPK_MAX", "SCALE_VALUES"):
+        assert int(sizes[name]) == getattr(_abi_ep, f"EP_{name}")
 
 
 @pytest.mark.parametrize("header", HEADERS)
