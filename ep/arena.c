@@ -31,7 +31,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
 {
     const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
     const uint32_t ranks = config->rank_count, local = config->experts / ranks;
-    const uint32_t all = ranks * config->tokens_max, topk = config->topk_max, chunks = parts > 0 ? parts : 1;
+    const uint32_t all = ranks * config->tokens_max, topk = config->topk_max;
 
     *arena = (struct ep_arena){.buffers = low_latency ? EP_BUFFERS_LL : EP_BUFFERS_HT,
                                .row_buffers = low_latency ? EP_BUFFERS_LL : 1,
@@ -68,7 +68,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
     /* Decoded rows, and those of the rank itself, stay in a GPU's own memory. */
     const bool on_gpu = coded && config->memory == STRAIT_EP_CUDA;
     arena->rows = place(arena, on_gpu ? 0 : arena->row_buffers, arena->rows_stride);
-    arena->chunks = place(arena, (uint64_t)arena->row_buffers * ranks * chunks, arena->chunk_bytes);
+    arena->chunks = place(arena, (uint64_t)arena->row_buffers * ranks * ep_arena_chunks(arena), arena->chunk_bytes);
     arena->heap = place(arena, 1, arena->heap_bytes);
     arena->bytes = (arena->bytes + 4095) / 4096 * 4096;
     return STRAIT_OK;

@@ -24,6 +24,12 @@
 
 #include <strait/ep.h>
 
+#ifdef __CUDACC__
+#define EP_BOTH __host__ __device__
+#else
+#define EP_BOTH
+#endif
+
 #define EP_BUFFERS_LL 4u /* ep.c says why these suffice */
 #define EP_BUFFERS_HT 2u
 
@@ -66,6 +72,12 @@ struct ep_arena {
     uint32_t parts;       /* that tokens are cut in, see "Parts" in ep/kernels.h; 0: they are not */
     uint32_t part_tokens; /* of a part, the last ones may have fewer */
 };
+
+/* Chunks of a coded list. */
+static inline EP_BOTH uint32_t ep_arena_chunks(const struct ep_arena *arena)
+{
+    return arena->parts > 0 ? arena->parts : 1;
+}
 
 /* Computes the layout for a configuration whose fields have been checked. parts: at most EP_PARTS_MAX, HT only; else 0.
  * ERR_INVALID: coded, and a chunk would have 4 GiB or more. */

@@ -373,8 +373,9 @@ static bool quantization_good(const struct strait_ep_quantization *q)
     const struct strait_ep_tensor *in = &q->rows, *out = &q->quantized;
 
     return q->size >= sizeof(*q) && in->type == STRAIT_ELEMENT_BF16 && out->type == STRAIT_ELEMENT_FP8_E4M3 &&
-           out->row_bytes > 0 && out->row_bytes % EP_SCALE_VALUES == 0 && in->row_bytes == 2ull * out->row_bytes &&
-           (uintptr_t)in->data % 16 == 0 && (uintptr_t)out->data % 16 == 0 && (uintptr_t)q->scales % 4 == 0 &&
+           out->row_bytes > 0 && out->row_bytes % STRAIT_EP_SCALE_VALUES == 0 &&
+           in->row_bytes == 2ull * out->row_bytes && (uintptr_t)in->data % 16 == 0 && (uintptr_t)out->data % 16 == 0 &&
+           (uintptr_t)q->scales % 4 == 0 &&
            (q->count == 0 || (in->data != NULL && out->data != NULL && q->scales != NULL));
 }
 

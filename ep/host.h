@@ -2,6 +2,8 @@
 #ifndef STRAIT_EP_HOST_H
 #define STRAIT_EP_HOST_H
 
+#include <string.h>
+
 #include <strait/codec.h>
 
 #include "ep/kernels.h"
@@ -28,6 +30,22 @@ void ep_host_fail(const struct ep_group_view *group, enum strait_status status, 
 void ep_host_signal(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch);
 /* False: the group has failed. */
 bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch);
+
+/* ---- Values ------------------------------------------------------------------------------------------------------ */
+
+static inline float ep_host_float(uint32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof(x));
+    return x;
+}
+
+static inline uint32_t ep_host_bits(float x)
+{
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof(bits));
+    return bits;
+}
 
 /* ---- host_sum.c: rows of numbers --------------------------------------------------------------------------------- */
 

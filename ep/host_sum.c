@@ -7,38 +7,24 @@
 
 #define TILE 256u /* values whose sums are kept at a time */
 
-static float as_float(uint32_t bits)
-{
-    float x;
-    memcpy(&x, &bits, sizeof(x));
-    return x;
-}
-
-static uint32_t as_bits(float x)
-{
-    uint32_t bits;
-    memcpy(&bits, &x, sizeof(bits));
-    return bits;
-}
-
 static float from_bf16(uint16_t x)
 {
-    return as_float((uint32_t)x << 16);
+    return ep_host_float((uint32_t)x << 16);
 }
 
 /* The exponent's bias differs by 112; the product is exact, for subnormal values too. */
 static float from_fp16(uint16_t x)
 {
     const uint32_t magnitude = (uint32_t)(x & 0x7FFF) << 13;
-    const uint32_t finite = as_bits(as_float(magnitude) * 0x1p112f);
+    const uint32_t finite = ep_host_bits(ep_host_float(magnitude) * 0x1p112f);
     const uint32_t bits = magnitude < 0x0F800000u ? finite : magnitude | 0x7F800000u;
 
-    return as_float(bits | (uint32_t)(x & 0x8000) << 16);
+    return ep_host_float(bits | (uint32_t)(x & 0x8000) << 16);
 }
 
 static uint16_t to_bf16(float x)
 {
-    const uint32_t bits = as_bits(x);
+    const uint32_t bits = ep_host_bits(x);
     const uint32_t rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
 
     return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFF : (uint16_t)rounded;
@@ -46,9 +32,9 @@ static uint16_t to_bf16(float x)
 
 static uint16_t to_fp16(float x)
 {
-    const uint32_t bits = as_bits(x), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
+    const uint32_t bits = ep_host_bits(x), magnitude = bits & 0x7FFFFFFF, sign = bits >> 16 & 0x8000;
     /* Below 2^-14 the sum with 0.5 is rounded where the subnormal values of FP16 end. */
-    const uint32_t small = as_bits(as_float(magnitude < 0x38800000 ? magnitude : 0) + 0.5f) - 0x3F000000;
+    const uint32_t small = ep_host_bits(ep_host_float(magnitude < 0x38800000 ? magnitude : 0) + 0.5f) - 0x3F000000;
     const uint32_t normal = (magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13;
     const uint32_t finite = magnitude < 0x38800000 ? small : magnitude < 0x477FF000 ? normal : 0x7C00;
 
@@ -57,7 +43,7 @@ static uint16_t to_fp16(float x)
 
 static uint32_t to_fp32(float x)
 {
-    const uint32_t bits = as_bits(x);
+    const uint32_t bits = ep_host_bits(x);
 
     return (bits & 0x7FFFFFFF) > 0x7F800000 ? 0x7FFFFFFF : bits;
 }

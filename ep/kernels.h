@@ -37,8 +37,8 @@
  * the parts so far to flags[PROGRESS][rank] in the arena of each rank, with release. What is stored besides rows, the
  * announcement included, is there with the first of these, and the last is stored also where there are no rows. Receive
  * and reduce go through them in the same order and wait for each, the last included, in place of DATA and READY. A
- * coded list has a chunk for each part. The plugin runs such send and stage beside the stream, until receive and reduce
- * end; these begin a part only when send and stage are done with the next one, so nothing waits in vain even if all
+ * coded list has a chunk for each part. The plugin runs such send and stage on a side stream; receive and reduce wait
+ * on the call's before each part until send and stage are done with the next one, so nothing waits in vain even if all
  * launches of a rank come one after the other.
  *
  * Failures. Whoever finds one sets ep_state.failed to the status if it was 0 and then, only he, stores ep_report_pack
@@ -59,12 +59,6 @@
 #include <stdint.h>
 
 #include "ep/arena.h"
-
-#ifdef __CUDACC__
-#define EP_BOTH __host__ __device__
-#else
-#define EP_BOTH
-#endif
 
 #ifdef __cplusplus
 extern "C" {
@@ -102,7 +96,7 @@ struct ep_coding {
     uint32_t *counts;  /* [R][P] how many of these are rows */
     struct strait_result *results; /* [R][P] of the last launch of the codec; P = at.parts, at least 1 */
     uint64_t metadata_bytes;
-    uint32_t side;  /* 1: of phases beside the stream, which have other tickets, lists and results */
+    uint32_t side;  /* 1: of phases on the side stream, which have other tickets, lists and results */
     uint32_t pages; /* of each chunk of the phase; what it has more than rows is EP_NO_ROW */
 };
 #define EP_NO_ROW 0xFFFFFFFFu
@@ -204,18 +198,12 @@ static inline EP_BOTH uint8_t *ep_rows_of(const struct ep_group_view *group, uin
            slot * row_bytes;
 }
 
-/* Chunks of a list. */
-static inline EP_BOTH uint32_t ep_chunk_count(const struct ep_group_view *group)
-{
-    return group->at.parts > 0 ? group->at.parts : 1;
-}
-
 /* A chunk of or for rank s. */
 static inline EP_BOTH uint8_t *ep_chunk_of(const struct ep_group_view *group, uint32_t owner, uint64_t epoch,
                                            uint32_t s, uint32_t part)
 {
     return group->arenas[owner] + group->at.chunks +
-           ((epoch % group->at.row_buffers * group->rank_count + s) * ep_chunk_count(group) + part) *
+           ((epoch % group->at.row_buffers * group->rank_count + s) * ep_arena_chunks(&group->at) + part) *
                group->at.chunk_bytes;
 }
 
@@ -390,21 +378,20 @@ struct ep_settle_args {
     struct ep_handle_view handle;
 };
 
-#define EP_SCALE_VALUES 128u    /* that have a scale in common */
-#define EP_E4M3_MOST    448.0f  /* largest E4M3 value */
-#define EP_LEAST_MOST   0.0001f /* so that the scale of zeroes is none */
+#define EP_E4M3_MAX 448.0f  /* largest E4M3 value */
+#define EP_AMAX_MIN 0.0001f /* so that the scale of zeroes is none */
 
 /* Quantizes rows of BF16, which lie one after another, to E4M3. No epoch, wait or signal; whether the group has failed
- * does not matter. Of each EP_SCALE_VALUES values, in FP32 and with each result rounded to nearest even:
- *   most     their largest magnitude, NaN passed over, or EP_LEAST_MOST if that is larger
- *   scale    most * (1 / 448); with powers the least power of two that is not below it
- *   factor   448 / most; with powers 1 / scale
+ * does not matter. Of each STRAIT_EP_SCALE_VALUES values, in FP32 and with each result rounded to nearest even:
+ *   amax     their largest magnitude, NaN passed over, or EP_AMAX_MIN if that is larger
+ *   scale    amax * (1 / 448); with powers the least power of two that is not below it
+ *   factor   448 / amax; with powers 1 / scale
  *   value    factor * x as E4M3: to nearest even, at most 448 in magnitude; -0 is kept, NaN is 0x7F
  * An infinite value makes the scale infinite and the factor 0: then infinite values are NaN, all others 0. */
 struct ep_quantize_args {
-    const uint8_t *rows; /* [rows] of values, a multiple of EP_SCALE_VALUES */
+    const uint8_t *rows; /* [rows] of values, a multiple of STRAIT_EP_SCALE_VALUES */
     uint8_t *quantized;  /* as many bytes */
-    float *scales;       /* [rows][values / EP_SCALE_VALUES] */
+    float *scales;       /* [rows][values / STRAIT_EP_SCALE_VALUES] */
     uint32_t row_count, values;
     uint32_t sm_budget;
     bool powers;

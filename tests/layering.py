@@ -16,7 +16,7 @@ ORDER = {
     "checkpoint": "plugin boxes format group message storage folder crew rounding encode_host writer pipeline catalog packer save commit"
                   " walk reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
     "ep": "arena share heap host_sync host_sum host_quantize host_route host_code host_move host_reduce host group handle",
-    "ep/cuda": "memory beside coder run plugin",
+    "ep/cuda": "memory side_stream coder run plugin",
     "ep/nccl_ep": "device arguments handle group step",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device ranks collective_rank collective checkpoint ep_reference ep_rank ep ep_device"
              " demo_layout demo_report demo",

@@ -114,10 +114,10 @@ static float from_bf16(uint16_t value)
 /* The value as it is sent. What is quantized is of all sizes, but for a row's first ones. */
 static uint16_t bits_of(const struct nepb_options *options, uint64_t rank, uint64_t token, uint64_t h)
 {
-    if (!options->fp8 || h < EP_SCALE_VALUES)
+    if (!options->fp8 || h < STRAIT_EP_SCALE_VALUES)
         return to_bf16(value_of(rank, token, h));
     const uint64_t value = mix(rank << 48 ^ token << 20 ^ h),
-                   size = mix(rank << 48 ^ token << 20 ^ h / EP_SCALE_VALUES);
+                   size = mix(rank << 48 ^ token << 20 ^ h / STRAIT_EP_SCALE_VALUES);
     return (uint16_t)((value & 0x807F) | (size % 248 + (value >> 8) % 8) << 7);
 }
 
@@ -187,7 +187,7 @@ static bool make_slots(struct nepb_step *step, uint64_t a, uint64_t b)
     if (!step->options->fp8)
         return make(step, &step->rows, NEP_BF16, a, b, hidden);
     return make(step, &step->rows, NEP_E4M3, a, b, hidden) &&
-           make(step, &step->scales, NEP_FP32, a, b, hidden / EP_SCALE_VALUES) &&
+           make(step, &step->scales, NEP_FP32, a, b, hidden / STRAIT_EP_SCALE_VALUES) &&
            make(step, &step->made, NEP_BF16, a, b, hidden);
 }
 
@@ -420,7 +420,7 @@ static bool take(struct arrived *arrived, const struct nepb_step *step)
     arrived->seen = calloc(options->ranks * options->tokens * options->topk, 1);
     arrived->plain = malloc(options->hidden * sizeof(*arrived->plain));
     arrived->quantized = malloc(options->hidden);
-    arrived->quantized_scales = malloc(options->hidden / EP_SCALE_VALUES * sizeof(float) + 1);
+    arrived->quantized_scales = malloc(options->hidden / STRAIT_EP_SCALE_VALUES * sizeof(float) + 1);
     return good && arrived->seen != NULL && arrived->plain != NULL && arrived->quantized != NULL &&
            arrived->quantized_scales != NULL;
 }
@@ -457,7 +457,7 @@ static uint64_t digit_of(const struct arrived *arrived, uint64_t row, uint64_t h
     if (arrived->step->options->fp8) /* digits are 0 or normal values */
         value = byte < 8 ? 0
                          : ldexpf((float)(8 + byte % 8), (byte >> 3) - 10) *
-                               arrived->scales[row * arrived->step->options->hidden / EP_SCALE_VALUES];
+                               arrived->scales[row * arrived->step->options->hidden / STRAIT_EP_SCALE_VALUES];
     return value >= 0 && value < DIGIT - 0.5f ? (uint64_t)(value + 0.5f) : DIGIT;
 }
 
@@ -465,7 +465,7 @@ static uint64_t digit_of(const struct arrived *arrived, uint64_t row, uint64_t h
 static bool values_right(struct arrived *arrived, uint64_t row, uint64_t s, uint64_t t)
 {
     const struct nepb_options *options = arrived->step->options;
-    const uint64_t hidden = options->hidden, scales = hidden / EP_SCALE_VALUES;
+    const uint64_t hidden = options->hidden, scales = hidden / STRAIT_EP_SCALE_VALUES;
     const struct ep_quantize_args args = {.rows = (const uint8_t *)arrived->plain,
                                           .quantized = arrived->quantized,
                                           .scales = arrived->quantized_scales,

@@ -21,9 +21,8 @@ struct ep_cuda {
     bool far;            /* arenas are host memory */
     void *own;           /* of ep_coding, or NULL */
     struct ep_cuda_coder *coder; /* of a coded group, else NULL */
-    /* Of phases beside the stream: theirs, and events of where they begin and of the ends of parts. NULL: there are
-     * none. */
-    cudaStream_t beside;
+    /* The side stream, and events of the fork and of the ends of parts. NULL: there are none. */
+    cudaStream_t side;
     cudaEvent_t forked, parts[EP_PARTS_MAX];
 };
 
@@ -58,21 +57,21 @@ enum strait_status ep_cuda_write(void *context, void *memory, const void *host, 
 enum strait_status ep_cuda_read(void *context, void *host, const void *memory, uint64_t bytes,
                                 struct CUstream_st *stream);
 
-/* ---- beside.c: the stream of phases by parts. False: CUDA failed --------------------------------------------------
+/* ---- side_stream.c: phases that run beside the stream of their call, by parts. False: CUDA failed -----------------
  */
 
 /* ERR_NO_MEMORY, ERR_DEVICE. */
-enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda);
-void ep_cuda_beside_close(struct ep_cuda *cuda);
-/* Makes a view that of a phase beside the stream. */
-void ep_cuda_go_beside(struct ep_group_view *group);
-/* What comes beside begins where the stream is. */
-bool ep_cuda_begin_beside(const struct ep_cuda *cuda, cudaStream_t stream);
-/* Beside the stream: a part has been launched. Without parts nothing. */
-bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part);
-/* In the stream: what comes is for a part, and begins when the part after it, or the last one, has ended beside. */
-bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
-                         cudaStream_t stream);
+enum strait_status ep_cuda_side_open(struct ep_cuda *cuda);
+void ep_cuda_side_close(struct ep_cuda *cuda);
+/* Makes a view that of a phase on the side stream. */
+void ep_cuda_side_view(struct ep_group_view *group);
+/* The side stream goes on where the stream is. */
+bool ep_cuda_side_fork(const struct ep_cuda *cuda, cudaStream_t stream);
+/* Records on the side stream that a part has been launched. Without parts nothing. */
+bool ep_cuda_record_part(const struct ep_cuda *cuda, uint32_t part);
+/* The stream waits for the part after this one, or the last one, before it begins with this. Without parts nothing. */
+bool ep_cuda_wait_part(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
+                       cudaStream_t stream);
 
 /* ---- coder.c: the phases that move rows, as kernels with launches of the codec between them ---------------------- */
 

@@ -12,7 +12,7 @@
 //
 // Residency. Blocks wait for other ranks, never for each other but for block 0 (one_waits), and a launch has at
 // most one block on each multiprocessor, so all of them are resident: blocks that wait keep none of their own rank's
-// from running.
+// from running. Launches on the stream of a call and on the side stream have half of the budget each.
 #ifndef STRAIT_EP_CUDA_BLOCK_CUH
 #define STRAIT_EP_CUDA_BLOCK_CUH
 
@@ -25,7 +25,7 @@ namespace strait
 
 constexpr uint32_t LANES = 32, WARPS = THREADS / LANES;
 
-// Words of ep_state.tickets, zero between phases: those of phases in stream order, then of phases beside it.
+// Words of ep_state.tickets, zero between phases: of phases on the call's stream, then of phases on the side stream.
 enum ticket { TICKET_BLOCKS, TICKET_DECIDED, TICKETS };
 
 // A block's view of its call, in shared memory. What it says is the same for all threads after a barrier.
@@ -233,7 +233,7 @@ DEVICE int32_t decoded_status(const ep_coding &coding, uint32_t chunk)
 // For all threads: whether all rows were decoded. False: the group has failed.
 DEVICE bool check_decoded(const ep_group_view &group, call_state &call)
 {
-    const uint32_t chunks = ep_chunk_count(&group);
+    const uint32_t chunks = ep_arena_chunks(&group.at);
     for (uint32_t turn = 0; turn < 2 && group.coded; turn++) {
         const int32_t status = turn == 0 ? STRAIT_ERR_INTEGRITY : STRAIT_ERR_CORRUPT;
         for (uint32_t x = threadIdx.x; x < group.rank_count * chunks; x += THREADS)

@@ -94,7 +94,7 @@ DEVICE part_places places_of_chunk(const ep_list_args &args, const list_shared &
 DEVICE void list_records(const ep_list_args &args, const list_shared &at)
 {
     const ep_coding &coding = args.group.coding;
-    const uint32_t chunks = ep_chunk_count(&args.group), parts = args.end - args.first;
+    const uint32_t chunks = ep_arena_chunks(&args.group.at), parts = args.end - args.first;
     const uint32_t each = parts * coding.pages, thread = blockIdx.x * THREADS + threadIdx.x;
     for (uint32_t x = thread; x < args.group.rank_count * each; x += gridDim.x * THREADS) {
         const uint32_t rank = x / each, part = args.first + x % each / coding.pages, i = x % coding.pages;
@@ -133,7 +133,7 @@ DEVICE void fetch_chunk(const ep_list_args &args, uint32_t rank, const call_stat
     const uint8_t *from = received ? ep_chunk_of(&group, group.rank, call.epoch, rank, args.first)
                                    : ep_chunk_of(&group, rank, call.epoch, group.rank, args.first);
     if (!group.low_latency) {
-        const uint64_t chunk = static_cast<uint64_t>(rank) * ep_chunk_count(&group) + args.first;
+        const uint64_t chunk = static_cast<uint64_t>(rank) * ep_arena_chunks(&group.at) + args.first;
         copy_vectors(group.coding.metadata + chunk * group.coding.metadata_bytes, from, group.coding.metadata_bytes);
         return;
     }
@@ -187,7 +187,7 @@ __global__ void __launch_bounds__(THREADS, 1) hand_over_kernel(const __grid_cons
         return;
     if (!group.low_latency)
         tell_progress(group, args.part, call);
-    if (args.part + 1 < ep_chunk_count(&group))
+    if (args.part + 1 < ep_arena_chunks(&group.at))
         return;
     if (args.signal == EP_FLAG_READY)
         announce_ranks(group, {0, 0}, call);

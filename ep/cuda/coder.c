@@ -10,10 +10,9 @@
 struct ep_cuda_coder {
     const struct strait_codec *codec;
     void *memory;     /* of the coding, and: */
-    void *scratch[2]; /* scratch_bytes, of one launch at a time: in stream order, and beside */
+    void *scratch[2]; /* scratch_bytes, of one launch at a time: of the call's stream, and of the side stream */
     uint64_t scratch_bytes;
     void *zeroes; /* a row */
-    uint32_t sm_budget;
 };
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -27,7 +26,7 @@ static void *piece(uint8_t *memory, uint64_t *bytes, uint64_t size)
     return at;
 }
 
-/* Twice where phases run beside the stream. */
+/* Lists, results and scratch twice where there is a side stream. */
 static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *args, uint8_t *memory)
 {
     const struct strait_ep_config *config = args->config;
@@ -35,7 +34,7 @@ static uint64_t place(struct ep_cuda_coder *coder, const struct ep_open_args *ar
     const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
     const uint64_t ranks = config->rank_count, came = ranks * config->tokens_max, sides = at->parts > 0 ? 2 : 1;
     const uint64_t decoded = low_latency && at->row_slots > came ? at->row_slots : came;
-    const uint64_t chunks = ranks * (at->parts > 0 ? at->parts : 1);
+    const uint64_t chunks = ranks * ep_arena_chunks(at);
     struct ep_coding *coding = args->coding;
     uint64_t bytes = 0;
 
@@ -87,8 +86,6 @@ enum strait_status ep_cuda_coder_open(struct ep_cuda *cuda, const struct ep_open
     if (coder == NULL)
         return STRAIT_ERR_NO_MEMORY;
     coder->codec = codec;
-    const uint32_t budget = args->at.parts > 0 ? args->config->sm_budget / 2 : args->config->sm_budget;
-    coder->sm_budget = budget < 2 ? 2 : budget / 2 * 2; /* in pairs */
     coder->scratch_bytes = scratch_bytes(codec, args);
     coder->memory = ep_cuda_alloc(cuda, place(coder, args, NULL));
     if (coder->memory == NULL) {
@@ -138,13 +135,13 @@ static struct strait_run run_of(const struct ep_cuda_coder *coder, const struct 
                                .scratch_size = coder->scratch_bytes,
                                .stream = stream,
                                .caching = caching,
-                               .sm_budget = coder->sm_budget};
+                               .sm_budget = group->sm_budget < 2 ? 2 : group->sm_budget / 2 * 2}; /* in pairs */
 }
 
 /* Number of a chunk in what the coding has of them. */
 static uint64_t number_of(const struct ep_group_view *group, uint32_t rank, uint32_t part)
 {
-    return (uint64_t)rank * ep_chunk_count(group) + part;
+    return (uint64_t)rank * ep_arena_chunks(&group->at) + part;
 }
 
 static uint32_t *rows_of(const struct ep_group_view *group, uint32_t rank, uint32_t part)
@@ -247,14 +244,14 @@ static bool hand_over(const struct ep_cuda *cuda, const struct ep_list_args *lis
 static bool send_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed, const struct tensor *rows, bool there,
                         enum ep_flag signal, cudaStream_t stream)
 {
-    const uint32_t parts = ep_chunk_count(&listed->group);
+    const uint32_t parts = ep_arena_chunks(&listed->group.at);
     bool good;
 
     listed->end = parts;
     good = ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream));
     for (uint32_t part = 0; part < parts && good; part++)
         good = encode(cuda, &listed->group, rows, there, part, stream) &&
-               hand_over(cuda, listed, signal, part, stream) && ep_cuda_part_ends(cuda, part);
+               hand_over(cuda, listed, signal, part, stream) && ep_cuda_record_part(cuda, part);
     return good;
 }
 
@@ -262,13 +259,13 @@ static bool send_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed,
 static bool take_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed, const struct tensor *rows, bool there,
                         cudaStream_t stream)
 {
-    const uint32_t parts = ep_chunk_count(&listed->group);
+    const uint32_t parts = ep_arena_chunks(&listed->group.at);
     bool good = true;
 
     for (uint32_t part = 0; part < parts && good; part++) {
         listed->first = part;
         listed->end = part + 1;
-        good = ep_cuda_part_begins(cuda, &listed->group, part, stream) &&
+        good = ep_cuda_wait_part(cuda, &listed->group, part, stream) &&
                ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream)) &&
                decode(cuda->coder, &listed->group, rows, there, part, stream);
     }

@@ -257,7 +257,7 @@ __global__ void __launch_bounds__(THREADS, 1) announce_kernel(const __grid_const
     announce_ranks(args.group, args.announce, call);
 }
 
-// Begins a call whose first phase runs beside the stream.
+// Begins a call whose first phase runs on the side stream.
 __global__ void __launch_bounds__(THREADS, 1) begin_kernel(const __grid_constant__ ep_settle_args args)
 {
     extern __shared__ uint4 memory[];

@@ -24,7 +24,7 @@ cudaError_t ep_cuda_settle(const struct ep_settle_args *args, uint32_t multiproc
 cudaError_t ep_cuda_begin(const struct ep_settle_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_quantize(const struct ep_quantize_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
-/* ---- Coded groups: beside the phases above, between which the codec is launched (coder.h) -------------------------
+/* ---- Coded groups: besides the phases above, between which coder.c launches the codec -----------------------------
  */
 
 /* Which rows the chunks of a phase have. Before encoding: */

@@ -49,7 +49,7 @@ static void cuda_close(void *context)
     if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
         (void)ep_cuda_good(cudaDeviceSynchronize());
         ep_cuda_coder_close(cuda);
-        ep_cuda_beside_close(cuda);
+        ep_cuda_side_close(cuda);
         ep_cuda_free(cuda, cuda->own);
         (void)ep_cuda_good(cudaStreamDestroy(cuda->stream));
         ep_cuda_leave(&entered);
@@ -66,7 +66,7 @@ static enum strait_status open_rows(struct ep_cuda *cuda, const struct ep_open_a
     cuda->own = args->coding->own = ep_cuda_alloc(cuda, args->at.row_buffers * args->at.rows_stride);
     if (cuda->own == NULL)
         return STRAIT_ERR_NO_MEMORY;
-    const enum strait_status status = args->at.parts > 0 ? ep_cuda_beside_open(cuda) : STRAIT_OK;
+    const enum strait_status status = args->at.parts > 0 ? ep_cuda_side_open(cuda) : STRAIT_OK;
     return status == STRAIT_OK && args->coded ? ep_cuda_coder_open(cuda, args) : status;
 }
 

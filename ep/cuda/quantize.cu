@@ -1,6 +1,6 @@
-// Rows of BF16 to E4M3 with a scale for each EP_SCALE_VALUES values, which kernels.h describes. A lane has vectors of 8
-// values; 16 lanes have the values of a scale, and find their largest together. Nothing else is shared, so rows are one
-// long list of vectors.
+// Rows of BF16 to E4M3 with a scale for each STRAIT_EP_SCALE_VALUES values, which kernels.h describes. A lane has
+// vectors of 8 values; 16 lanes have the values of a scale, and find their largest together. Nothing else is shared, so
+// rows are one long list of vectors.
 #include <cuda_fp8.h>
 
 #include <cstring>
@@ -12,31 +12,31 @@ namespace strait
 namespace
 {
 
-constexpr uint32_t VALUES = sizeof(uint4) / 2;         // of a vector
-constexpr uint32_t SHARERS = EP_SCALE_VALUES / VALUES; // lanes that have a scale in common
-constexpr uint32_t VECTORS_AT_ONCE = 4;                // that a lane loads before it stores any
+constexpr uint32_t VALUES = sizeof(uint4) / 2;                // of a vector
+constexpr uint32_t SHARERS = STRAIT_EP_SCALE_VALUES / VALUES; // lanes that have a scale in common
+constexpr uint32_t VECTORS_AT_ONCE = 4;                       // that a lane loads before it stores any
 
 // The larger of two BF16 magnitudes, a NaN passed over.
-DEVICE uint32_t larger(uint32_t most, uint32_t half)
+DEVICE uint32_t larger(uint32_t amax, uint32_t half)
 {
     const uint32_t magnitude = half & 0x7fff;
-    return magnitude > most && magnitude <= 0x7f80 ? magnitude : most;
+    return magnitude > amax && magnitude <= 0x7f80 ? magnitude : amax;
 }
 
 // The largest magnitude of the lanes that share a scale.
-DEVICE float most_of(const uint4 &v)
+DEVICE float amax_of(const uint4 &v)
 {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
-    uint32_t most = 0;
+    uint32_t amax = 0;
 #pragma unroll
     for (int w = 0; w < 4; w++)
-        most = larger(larger(most, words[w]), words[w] >> 16);
+        amax = larger(larger(amax, words[w]), words[w] >> 16);
 #pragma unroll
     for (uint32_t distance = SHARERS / 2; distance > 0; distance /= 2)
-        most = larger(most, __shfl_sync(ALL_LANES, most, lane_of_thread() ^ distance));
+        amax = larger(amax, __shfl_sync(ALL_LANES, amax, lane_of_thread() ^ distance));
     float found[2];
-    widen<STRAIT_ELEMENT_BF16>(most, found);
-    return found[0] > EP_LEAST_MOST ? found[0] : EP_LEAST_MOST;
+    widen<STRAIT_ELEMENT_BF16>(amax, found);
+    return found[0] > EP_AMAX_MIN ? found[0] : EP_AMAX_MIN;
 }
 
 // The least power of two that is not below x, which is normal or infinite.
@@ -61,9 +61,9 @@ DEVICE uint32_t two_of(uint32_t word, float factor)
 // For all lanes of a warp: `there` says whether the lane has a vector.
 DEVICE void quantize_vector(const ep_quantize_args &args, const uint4 &v, uint64_t place, bool there)
 {
-    const float most = most_of(v), exact = multiply(most, 1.0f / EP_E4M3_MOST);
+    const float amax = amax_of(v), exact = multiply(amax, 1.0f / EP_E4M3_MAX);
     const float scale = args.powers ? power_above(exact) : exact;
-    const float factor = args.powers ? 1.0f / scale : EP_E4M3_MOST / most;
+    const float factor = args.powers ? 1.0f / scale : EP_E4M3_MAX / amax;
     if (!there)
         return;
     if (lane_of_thread() % SHARERS == 0)

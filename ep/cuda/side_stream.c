@@ -1,10 +1,10 @@
-/* Stream beside those of calls, for phases by parts ("Parts" in ep/kernels.h): it begins where the call's stream is,
- * and what the call's stream does with a part begins behind an event here. */
+/* Side stream of a group with parts ("Parts" in ep/kernels.h): it forks from the stream of a call, and what that does
+ * with a part waits for an event that is recorded here. */
 #include "ep/cuda/backend.h"
 
-enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda)
+enum strait_status ep_cuda_side_open(struct ep_cuda *cuda)
 {
-    cudaError_t error = cudaStreamCreateWithFlags(&cuda->beside, cudaStreamNonBlocking);
+    cudaError_t error = cudaStreamCreateWithFlags(&cuda->side, cudaStreamNonBlocking);
 
     if (error == cudaSuccess)
         error = cudaEventCreateWithFlags(&cuda->forked, cudaEventDisableTiming);
@@ -15,39 +15,39 @@ enum strait_status ep_cuda_beside_open(struct ep_cuda *cuda)
     return STRAIT_OK;
 }
 
-void ep_cuda_beside_close(struct ep_cuda *cuda)
+void ep_cuda_side_close(struct ep_cuda *cuda)
 {
     for (uint32_t part = 0; part < EP_PARTS_MAX; part++)
         if (cuda->parts[part] != NULL)
             (void)ep_cuda_good(cudaEventDestroy(cuda->parts[part]));
     if (cuda->forked != NULL)
         (void)ep_cuda_good(cudaEventDestroy(cuda->forked));
-    if (cuda->beside != NULL)
-        (void)ep_cuda_good(cudaStreamDestroy(cuda->beside));
+    if (cuda->side != NULL)
+        (void)ep_cuda_good(cudaStreamDestroy(cuda->side));
 }
 
-bool ep_cuda_part_ends(const struct ep_cuda *cuda, uint32_t part)
+bool ep_cuda_record_part(const struct ep_cuda *cuda, uint32_t part)
 {
-    return cuda->beside == NULL || ep_cuda_good(cudaEventRecord(cuda->parts[part], cuda->beside));
+    return cuda->side == NULL || ep_cuda_good(cudaEventRecord(cuda->parts[part], cuda->side));
 }
 
-bool ep_cuda_part_begins(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
-                         cudaStream_t stream)
+bool ep_cuda_wait_part(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
+                       cudaStream_t stream)
 {
     const uint32_t after = part + 1 < group->at.parts ? part + 1 : part;
 
-    return cuda->beside == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[after], 0));
+    return cuda->side == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[after], 0));
 }
 
-bool ep_cuda_begin_beside(const struct ep_cuda *cuda, cudaStream_t stream)
+bool ep_cuda_side_fork(const struct ep_cuda *cuda, cudaStream_t stream)
 {
     return ep_cuda_good(cudaEventRecord(cuda->forked, stream)) &&
-           ep_cuda_good(cudaStreamWaitEvent(cuda->beside, cuda->forked, 0));
+           ep_cuda_good(cudaStreamWaitEvent(cuda->side, cuda->forked, 0));
 }
 
-void ep_cuda_go_beside(struct ep_group_view *group)
+void ep_cuda_side_view(struct ep_group_view *group)
 {
-    const uint64_t chunks = (uint64_t)group->rank_count * ep_chunk_count(group);
+    const uint64_t chunks = (uint64_t)group->rank_count * ep_arena_chunks(&group->at);
 
     group->coding.side = 1;
     if (!group->coded)

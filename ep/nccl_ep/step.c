@@ -126,13 +126,13 @@ static nep_result take_dispatch(struct dispatch *dispatch, const struct nep_disp
     return result;
 }
 
-enum { SCALE_VALUES = 128, ROW_VALUES = 512 }; /* values of a scale; a row is a multiple, as its scales are 16 bytes */
+enum { ROW_VALUES = 4 * STRAIT_EP_SCALE_VALUES }; /* a row is a multiple, as its scales are 16 bytes */
 
 static nep_result check_quantization(const struct dispatch *dispatch)
 {
     const struct nep_view *in = &dispatch->in.tokens, *out = &dispatch->out.tokens, *scales = &dispatch->out.scales;
     const struct ncclEpHandle *handle = dispatch->handle;
-    const size_t values = in->values, bytes = values + values / SCALE_VALUES * sizeof(float);
+    const size_t values = in->values, bytes = values + values / STRAIT_EP_SCALE_VALUES * sizeof(float);
     if (!is_ll(handle))
         return nep_refuse(NEP_INVALID_USAGE, "ncclEpDispatch: DS_FP8E3M4 is for LL alone");
     if (in->type != NEP_BF16 || out->type != NEP_E4M3)
@@ -150,11 +150,11 @@ static nep_result check_quantization(const struct dispatch *dispatch)
         return nep_refuse(NEP_INVALID_ARGUMENT,
                           "ncclEpDispatch: DS_FP8E3M4 makes scales: inputs->scales has to be NULL");
     if (scales->data == NULL || scales->dims != 3 || scales->type != NEP_FP32 || scales->rows != out->rows ||
-        scales->values != values / SCALE_VALUES)
+        scales->values != values / STRAIT_EP_SCALE_VALUES)
         return nep_refuse(NEP_INVALID_ARGUMENT,
                           "ncclEpDispatch: DS_FP8E3M4 needs outputs->scales of ncclFloat32 and the layout's shape, %zu "
                           "for a row",
-                          values / SCALE_VALUES);
+                          values / STRAIT_EP_SCALE_VALUES);
     return NEP_SUCCESS;
 }
 
@@ -232,7 +232,7 @@ static void place_quantized(struct dispatch *dispatch)
     *scales = *tokens;
     scales->data = room + tokens->rows * tokens->row_bytes;
     scales->type = NEP_FP32;
-    scales->values = tokens->values / SCALE_VALUES;
+    scales->values = tokens->values / STRAIT_EP_SCALE_VALUES;
     scales->row_bytes = scales->values * sizeof(float);
 }
 

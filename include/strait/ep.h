@@ -43,8 +43,10 @@
  * Tensors of peers: memory that all ranks reach without this library (windows of NCCL, symmetric memory of PyTorch, an
  * arena of shared memory) can be what rows of HT FLAT go straight into and are read from, as memory of strait_ep_alloc
  * is. peers[s] is then where the tensor of rank s lies as this rank reaches it, a multiple of 16, [rank_count] of them,
- * read while the call is made; peers[rank] is the tensor itself. Either all ranks give them in a call, or none; each is
- * believed when it says how many rows its tensor has. Where rows are compressed they are not used.
+ * read while the call is made; peers[rank] is the tensor itself. Either all ranks give them in a call, or none: those
+ * that give none end with ERR_CORRUPT and the number of one that does. Each rank is believed when it says how many rows
+ * its tensor has. ERR_INVALID: an address is NULL or odd, or the layout another. Where rows are compressed they are not
+ * used.
  *
  * Threads: calls on one group, its handles included, must not run at once, strait_ep_async_error excepted.
  *
@@ -68,9 +70,10 @@
 extern "C" {
 #endif
 
-#define STRAIT_EP_RANKS_MAX   64u
-#define STRAIT_EP_TOPK_MAX    32u
-#define STRAIT_EP_EXPERTS_MAX 4096u
+#define STRAIT_EP_RANKS_MAX    64u
+#define STRAIT_EP_TOPK_MAX     32u
+#define STRAIT_EP_EXPERTS_MAX  4096u
+#define STRAIT_EP_SCALE_VALUES 128u /* of a row that strait_ep_quantize gives a scale */
 
 struct strait_ep_group;
 struct strait_ep_handle;
@@ -84,8 +87,9 @@ enum strait_ep_memory {
     STRAIT_EP_CUDA = 1, /* of the device that is current when the group is made */
 };
 
-/* Whether rows are compressed on their way. AUTO: they are not, as on no link that there is for them was that measured
- * to be faster (docs/expert-parallel.md). */
+/* Whether rows are compressed on their way. AUTO: they are not, as that was measured to be faster for BF16 of HT
+ * through host memory alone, and slower for other types and for LL, which a group may have as well
+ * (docs/expert-parallel.md). */
 enum strait_ep_coding { STRAIT_EP_AUTO = 0, STRAIT_EP_RAW = 1, STRAIT_EP_CODED = 2 };
 
 /* What happens to tokens beyond receive_max (HT). TRAP: an error that strait_ep_async_error tells, the group is of no
@@ -184,7 +188,8 @@ struct strait_ep_quantization {
 /* Quantizes rows for a dispatch of FP8: each 128 values have a scale, with which E4M3 values are to be multiplied. It
  * is their largest magnitude / 448, of magnitudes below 1e-4 as if it were that; with powers_of_two the next one that
  * is not below. Values are rounded to nearest even. NaN is 0x7F, and does not count for the scale; an infinite value
- * makes the scale infinite, is itself NaN, and the others are 0. Local: no other rank has to call it. */
+ * makes the scale infinite, is itself NaN, and the others are 0. Local: no other rank has to call it. ERR_INVALID
+ * (types, sizes, alignment: rows and quantized multiples of 16 bytes, scales of 4), ERR_DEVICE. */
 STRAIT_API enum strait_status strait_ep_quantize(struct strait_ep_group *group,
                                                  const struct strait_ep_quantization *quantization,
                                                  struct CUstream_st *stream);

@@ -261,14 +261,14 @@ static void open_cuda(struct rank *rank)
     rank->cuda = (struct ep_cuda){.multiprocessors = MULTIPROCESSORS, .far = far, .own = rank->own};
     require_cuda(cudaGetDevice(&rank->cuda.device));
     require_cuda(cudaStreamCreateWithFlags(&rank->cuda.stream, cudaStreamNonBlocking));
-    require(at.parts == 0 || ep_cuda_beside_open(&rank->cuda) == STRAIT_OK);
+    require(at.parts == 0 || ep_cuda_side_open(&rank->cuda) == STRAIT_OK);
     require(!coded || ep_cuda_coder_open(&rank->cuda, &args) == STRAIT_OK);
 }
 
 static void close_cuda(struct rank *rank)
 {
     ep_cuda_coder_close(&rank->cuda);
-    ep_cuda_beside_close(&rank->cuda);
+    ep_cuda_side_close(&rank->cuda);
     require_cuda(cudaStreamDestroy(rank->cuda.stream));
 }
 
@@ -467,8 +467,7 @@ static void garble(void)
 static void garble_chunks(void)
 {
     const uint32_t often = 1 + rng_below(&rng, 2000);
-    const uint64_t bytes =
-        (uint64_t)at.row_buffers * config.rank_count * (at.parts > 0 ? at.parts : 1) * at.chunk_bytes;
+    const uint64_t bytes = (uint64_t)at.row_buffers * config.rank_count * ep_arena_chunks(&at) * at.chunk_bytes;
 
     for (uint32_t r = 0; r < config.rank_count; r++)
         for (uint64_t offset = 0; offset < bytes; offset++)

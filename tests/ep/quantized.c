@@ -35,11 +35,11 @@ static uint8_t to_e4m3(double x)
 /* Products of FP32 numbers are exact in double precision, or rounded to FP32 as if they were; so are quotients. */
 float ref_quantize(const uint16_t values[QUANTIZED_VALUES], bool powers, uint8_t quantized[QUANTIZED_VALUES])
 {
-    double most = (double)1e-4f;
+    double amax = (double)1e-4f;
     for (int i = 0; i < QUANTIZED_VALUES; i++)
-        if (fabs(from_bf16(values[i])) > most)
-            most = fabs(from_bf16(values[i]));
-    double scale = (double)(float)(most * (double)(float)(1.0 / 448.0)), factor = (double)(float)(448.0 / most);
+        if (fabs(from_bf16(values[i])) > amax)
+            amax = fabs(from_bf16(values[i]));
+    double scale = (double)(float)(amax * (double)(float)(1.0 / 448.0)), factor = (double)(float)(448.0 / amax);
     if (powers) {
         int exponent = 0;
         const double fraction = frexp(scale, &exponent); /* in [0.5, 1) */

@@ -6,7 +6,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { QUANTIZED_VALUES = 128 }; /* that have a scale in common */
+#include <strait/ep.h>
+
+enum { QUANTIZED_VALUES = STRAIT_EP_SCALE_VALUES };
 
 /* BF16 values that have a scale in common, as E4M3; returns the scale. */
 float ref_quantize(const uint16_t values[QUANTIZED_VALUES], bool powers, uint8_t quantized[QUANTIZED_VALUES]);

@@ -1,7 +1,7 @@
 /* Quantization of rows on GPUs, beside that on processors: the scene `quantize`. */
 #include "tests/gpu/ep_sides.h"
 
-enum { SCALE_VALUES = 128, VALUES = 65536, BLOCKS = VALUES / SCALE_VALUES, ROUNDS = 40, REPLAYS = 200 };
+enum { VALUES = 65536, BLOCKS = VALUES / STRAIT_EP_SCALE_VALUES, ROUNDS = 40, REPLAYS = 200 };
 
 /* What a side has: inputs, outputs. */
 struct tensors {
@@ -31,7 +31,7 @@ static struct tensors take_device(size_t values)
     struct tensors made;
     require_cuda(cudaMalloc((void **)&made.rows, values * sizeof(*made.rows)));
     require_cuda(cudaMalloc((void **)&made.quantized, values));
-    require_cuda(cudaMalloc((void **)&made.scales, values / SCALE_VALUES * sizeof(*made.scales)));
+    require_cuda(cudaMalloc((void **)&made.scales, values / STRAIT_EP_SCALE_VALUES * sizeof(*made.scales)));
     return made;
 }
 
@@ -90,11 +90,12 @@ static void compare_sides(const struct side *sides, const struct tensors *tensor
     require_cuda(cudaStreamSynchronize(stream));
     for (uint32_t i = 0; i < VALUES; i++)
         if (found->quantized[i] != tensors[0].quantized[i] ||
-            memcmp(&found->scales[i / SCALE_VALUES], &tensors[0].scales[i / SCALE_VALUES], sizeof(float)) != 0) {
+            memcmp(&found->scales[i / STRAIT_EP_SCALE_VALUES], &tensors[0].scales[i / STRAIT_EP_SCALE_VALUES],
+                   sizeof(float)) != 0) {
             fprintf(stderr,
                     "quantize: value %u, %04x: %02x with scale %a, on processors %02x with %a (%u rows of %u%s)\n", i,
-                    tensors[0].rows[i], found->quantized[i], (double)found->scales[i / SCALE_VALUES],
-                    tensors[0].quantized[i], (double)tensors[0].scales[i / SCALE_VALUES], count, values,
+                    tensors[0].rows[i], found->quantized[i], (double)found->scales[i / STRAIT_EP_SCALE_VALUES],
+                    tensors[0].quantized[i], (double)tensors[0].scales[i / STRAIT_EP_SCALE_VALUES], count, values,
                     powers ? ", powers" : "");
             abort();
         }
@@ -159,7 +160,7 @@ void run_quantize(struct member *member)
             const uint32_t most = round % 2 != 0 ? 7 : BLOCKS, blocks = round < 2 ? 1 : 1 + rng_below(&rng, most);
             const uint32_t rows = BLOCKS / blocks, count = round < 2 ? rows : rng_below(&rng, rows + 1);
             draw_rows(&rng, round < 2 ? 0 : rng_below(&rng, 5), tensors[0].rows);
-            compare_sides(sides, tensors, &found, count, blocks * SCALE_VALUES, round % 4 % 3 != 0);
+            compare_sides(sides, tensors, &found, count, blocks * STRAIT_EP_SCALE_VALUES, round % 4 % 3 != 0);
         }
         if (!setting.alone)
             time_quantize(&sides[1], member->rank);

@@ -52,7 +52,7 @@ if(STRAIT_HAVE_CUDA)
     strait_add_test(gpu_ep COMMAND gpu_ep LABELS gpu TIMEOUT 600
         ENVIRONMENT "LD_LIBRARY_PATH=$<TARGET_FILE_DIR:strait-ep-cuda>")
     add_executable(gpu_ep_phases ep/phases_cuda.c ${PROJECT_SOURCE_DIR}/ep/cuda/coder.c
-        ${PROJECT_SOURCE_DIR}/ep/cuda/memory.c ${PROJECT_SOURCE_DIR}/ep/cuda/beside.c
+        ${PROJECT_SOURCE_DIR}/ep/cuda/memory.c ${PROJECT_SOURCE_DIR}/ep/cuda/side_stream.c
         ${PROJECT_SOURCE_DIR}/ep/cuda/run.c)
     target_compile_definitions(gpu_ep_phases PRIVATE _GNU_SOURCE)
     add_dependencies(gpu_ep_phases strait-cuda)
