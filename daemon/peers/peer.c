@@ -503,6 +503,13 @@ void connection_read_last(struct connection *c)
     while (c->backlog && !c->failing);
 }
 
+/* Bounded, so that one stranger who costs much does not shut out those who come after it. */
+static void charge_greeting(struct peers *peers, uint64_t ns)
+{
+    const int64_t left = peers->greeting_ns - (int64_t)ns;
+    peers->greeting_ns = left > -PEER_GREETING_OWED ? left : -PEER_GREETING_OWED;
+}
+
 static void on_control(void *owner, uint32_t events)
 {
     struct connection *c = owner;
@@ -512,7 +519,7 @@ static void on_control(void *owner, uint32_t events)
     if ((events & WATCH_READ) && !c->holding && !c->failing)
         connection_read(c);
     if (begun != 0)
-        peers_of(c)->greeting_ns -= (int64_t)(uv_hrtime() - begun);
+        charge_greeting(peers_of(c), uv_hrtime() - begun);
     connection_dirty(c); /* flushes, and watches again */
     peers_turn_again(peers_of(c));
 }

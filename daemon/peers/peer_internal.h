@@ -31,6 +31,7 @@
 #define PEER_HALF_OPEN_HOST 32u      /* and those of one host */
 #define PEER_GREETING_SHARE 4u       /* their handshakes have a quarter of the time, */
 #define PEER_GREETING_NS    10000000 /* and may use up this much at once */
+#define PEER_GREETING_OWED  1000000000 /* ns, the most that they can have used up too much: those who come wait 4 s */
 #define PEER_HELLO_BODY_MAX 4096u
 #define PEER_QUEUE_BYTES    (64u * 1024 * 1024)
 #define PEER_BACKOFF_MS     20u /* after an attempt that fails: a sixteenth of the time that the peer has been away, */
@@ -192,10 +193,10 @@ struct peers {
     struct listen_sockets sockets;
     struct acceptor *acceptors[ADDRESS_FOUND_MAX];
     uint32_t acceptor_count;
-    int64_t greeting_ns;             /* for handshakes of strangers, at most PEER_GREETING_NS; below 0: overdrawn */
-    uint64_t greeting_at;            /* when it was last added to; clock of uv_hrtime */
-    struct credentials *credentials; /* of new connections; NULL: none, they are in clear text */
-    uint32_t reloads;                /* of the credentials */
+    int64_t greeting_ns;                    /* for handshakes of strangers: -PEER_GREETING_OWED to PEER_GREETING_NS */
+    uint64_t greeting_at;                   /* when it was last added to; clock of uv_hrtime */
+    struct credentials *credentials;        /* of new connections; NULL: none, they are in clear text */
+    uint32_t reloads;                       /* of the credentials */
     uint8_t codebook_id[CODEBOOK_ID_BYTES]; /* config.codebook_id points here */
     struct watch_count watches;
     uv_timer_t tick;
