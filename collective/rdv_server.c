@@ -7,11 +7,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include "collective/address.h"
 #include "collective/rendezvous.h"
 #include "internal/bytes.h"
 #include "internal/socket_address.h"
 #include "internal/thread.h"
+#include "transport/rank_address.h"
 
 struct rdv_entry {
     struct rdv_entry *older;

@@ -13,8 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/address.h"
 #include "collective/rendezvous.h"
+#include "transport/rank_address.h"
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 

@@ -7,10 +7,10 @@
 #include <stdint.h>
 #include <string.h>
 
-#include "collective/address.h"
 #include "collective/api.h"
 #include "collective/ranks.h"
 #include "internal/bytes.h"
+#include "transport/rank_address.h"
 
 /* ---- Keys -------------------------------------------------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@ ORDER = {
     "client": "events outbox gpu peer transfer serve pool connection client",
     "tools": "util coll_report files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_codebook cmd_collectives cmd_decode cmd_encode cmd_inspect checkpoint_open checkpoint_survey checkpoint_picture checkpoint_inspect checkpoint_verify checkpoint_diff checkpoint_export checkpoint_convert checkpoint_clean cmd_checkpoint cmd_status cmd_top cmd_doctor completion main",
-    "collective": "settings address nccl rendezvous rdv_server comm group join report report_file hooks exports reduce check_header",
+    "collective": "settings nccl rendezvous rdv_server comm group join report report_file hooks exports reduce check_header",
     "collective/engine": "ccomm tally liveness measure budget compare levels consensus peer proxy plan codec_rate hosts timing local op overlap decide join figures plugin",
     "checkpoint": "plugin boxes format group message storage folder crew rounding encode_host writer pipeline catalog packer save commit"
                   " walk reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
@@ -20,7 +20,7 @@ ORDER = {
     "ep/nccl_ep": "device arguments handle group step",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device ranks collective_rank collective checkpoint ep_reference ep_rank ep ep_device"
              " demo_layout demo_report demo",
-    "transport": "core loopback shm_hello shm tcp_stream tcp_accept tcp ucx_setup ucx transport nccl_wire nccl_engine nccl",
+    "transport": "core loopback shm_hello shm tcp_stream tcp_accept tcp rank_address rank_listener ucx_setup ucx transport nccl_wire nccl_engine nccl",
     "daemon/protocol": "leg page_set coverage readiness segments sink_leg source_leg",
     "daemon/base": "address address_list lock inherited listen auth credentials tls seal hello fault log watch process metrics option_table http options tenants service_manager",
     "daemon/memory": "arena limits codebooks codebook_parts job job_pages pool view count",

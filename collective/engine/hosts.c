@@ -10,9 +10,9 @@
 #include <unistd.h>
 
 #include "internal/thread.h"
-#include "collective/address.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/ccomm.h"
+#include "transport/rank_address.h"
 
 /* Seeing need be neither symmetric nor transitive: a leader follows nobody. */
 void host_groups_of(struct host_groups *groups, const struct rank_set *sees, int ranks)

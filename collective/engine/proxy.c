@@ -1,4 +1,3 @@
-#include <errno.h>
 #include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -9,33 +8,24 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "collective/address.h"
 #include "collective/engine/ccomm.h"
 #include "collective/engine/proxy.h"
 #include "internal/socket_address.h"
 #include "internal/thread.h"
-
-/* Connections that have not said yet whose they are. */
-enum { STRANGERS_MAX = 64, STRANGER_MS = 10000, PREAMBLE_BYTES = 32 };
-
-struct stranger {
-    int file; /* -1: none */
-    int64_t until;
-};
+#include "transport/rank_address.h"
+#include "transport/rank_listener.h"
 
 /* While the thread carries it, the thread's lock protects the fields below `next`. */
 struct proxy {
     struct coll_ccomm *ccomm;
     struct transport *transport;
-    int listener;             /* -1: there is none, or all are connected */
-    struct proxy_info *infos; /* by rank; this rank's own is what it tells others */
-    unsigned links;           /* not closed yet */
+    struct rank_listener listener; /* closed once all are connected */
+    struct proxy_info *infos;      /* by rank; this rank's own is what it tells others */
+    unsigned links;                /* not closed yet */
     int connected_to;
     bool carried; /* the thread was given it and has not dropped it */
     struct proxy *next;
     struct level_consensus agree;
-    struct stranger strangers[STRANGERS_MAX];
-    bool knocked;        /* somebody has connected, or may have */
     int64_t expected_ms; /* when proxy_expect was called */
     bool settled;
     bool finished;           /* proxy_finish was called */
@@ -228,69 +218,14 @@ static bool may_dial(const struct proxy *proxy, uint64_t rank)
            (proxy_is_lazy(ccomm) || rank < (uint64_t)ccomm->rank);
 }
 
-/* The transport reads the same bytes again, and closes the connection if they do not prove what they say. */
-static void admit(struct proxy *proxy, struct stranger *stranger)
+static bool awaits(void *arg, uint64_t rank)
 {
-    uint8_t preamble[PREAMBLE_BYTES];
-    const ssize_t size = recv(stranger->file, preamble, sizeof(preamble), MSG_PEEK | MSG_DONTWAIT);
-    const bool waits = size < 0 ? errno == EAGAIN || errno == EINTR : size > 0 && size < PREAMBLE_BYTES;
-    if (waits && now_ms() < stranger->until)
-        return;
-    const uint64_t rank = size == PREAMBLE_BYTES ? load_le64(preamble + TCP_FIRST_BYTES) : UINT64_MAX;
-    struct proxy_peer *peer = NULL;
-    if (size == PREAMBLE_BYTES && tcp_is_preamble(preamble) && may_dial(proxy, rank))
-        peer = proxy_is_lazy(proxy->ccomm) ? link_lazily(proxy, (int)rank, LINK_ACCEPTED)
-                                           : *place_of(proxy, (int)rank, LINK_ACCEPTED);
-    if (peer != NULL && peer->link != NULL && !peer->connected)
-        tcp_adopt(proxy->transport, stranger->file);
-    else
-        (void)close(stranger->file);
-    stranger->file = -1;
-}
-
-/* A place that is free, or that of the oldest. */
-static struct stranger *place_for_stranger(struct proxy *proxy)
-{
-    struct stranger *oldest = &proxy->strangers[0];
-    for (unsigned i = 0; i < STRANGERS_MAX; i++) {
-        struct stranger *stranger = &proxy->strangers[i];
-        if (stranger->file < 0)
-            return stranger;
-        if (stranger->until < oldest->until)
-            oldest = stranger;
-    }
-    (void)close(oldest->file);
-    return oldest;
-}
-
-/* What a rank has to show comes with its connection as a rule, so it takes no place of others. */
-static void accept_all(struct proxy *proxy)
-{
-    for (unsigned i = 0; i < STRANGERS_MAX && proxy->knocked && proxy->listener >= 0; i++) {
-        const int file = accept4(proxy->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        proxy->knocked = file >= 0;
-        if (file < 0)
-            break;
-        struct stranger *stranger = place_for_stranger(proxy);
-        *stranger = (struct stranger){.file = file, .until = now_ms() + STRANGER_MS};
-        admit(proxy, stranger);
-    }
-    for (unsigned i = 0; i < STRANGERS_MAX; i++)
-        if (proxy->strangers[i].file >= 0)
-            admit(proxy, &proxy->strangers[i]);
-}
-
-/* Nobody else connects. */
-static void stop_listening(struct proxy *proxy)
-{
-    for (unsigned i = 0; i < STRANGERS_MAX; i++) {
-        if (proxy->strangers[i].file >= 0)
-            (void)close(proxy->strangers[i].file);
-        proxy->strangers[i].file = -1;
-    }
-    if (proxy->listener >= 0)
-        (void)close(proxy->listener);
-    proxy->listener = -1;
+    struct proxy *proxy = arg;
+    if (!may_dial(proxy, rank))
+        return false;
+    const struct proxy_peer *peer = proxy_is_lazy(proxy->ccomm) ? link_lazily(proxy, (int)rank, LINK_ACCEPTED)
+                                                                : *place_of(proxy, (int)rank, LINK_ACCEPTED);
+    return peer != NULL && peer->link != NULL && !peer->connected;
 }
 
 /* ---- Progress ---------------------------------------------------------------------------------------------------- */
@@ -313,7 +248,7 @@ static bool progress(struct proxy *proxy)
 {
     struct coll_ccomm *ccomm = proxy->ccomm;
     proxy->starved |= !consensus_ask(&proxy->agree);
-    accept_all(proxy);
+    rank_listener_accept(&proxy->listener, proxy->transport, awaits, proxy);
     if (proxy_is_lazy(ccomm) && (__atomic_exchange_n(&ccomm->host_status->bell, 0, __ATOMIC_ACQ_REL) != 0 ||
                                  (proxy->flushing && !proxy->looked))) {
         proxy->looked = proxy->flushing;
@@ -357,9 +292,9 @@ static void rest(bool busy)
     for (struct proxy *at = thread.first; at != NULL && count < 2 * LINKED_MAX; at = at->next) {
         if (transport_arm(at->transport) == STRAIT_ERR_AGAIN)
             nanoseconds = 0;
-        at->knocked = true; /* asking costs less than finding out which of them it was */
+        at->listener.knocked = true; /* asking costs less than finding out which of them it was */
         ready[count++] = (struct pollfd){.fd = transport_fd(at->transport), .events = POLLIN};
-        ready[count++] = (struct pollfd){.fd = at->listener, .events = POLLIN};
+        ready[count++] = (struct pollfd){.fd = at->listener.file, .events = POLLIN};
     }
     pthread_mutex_unlock(&thread.lock);
     (void)ppoll(ready, count, &(struct timespec){.tv_nsec = nanoseconds}, NULL);
@@ -410,7 +345,7 @@ static void be_child(void)
 {
     for (struct proxy *at = thread.first; at != NULL; at = at->next) {
         transport_after_fork(at->transport);
-        stop_listening(at);
+        rank_listener_close(&at->listener);
     }
     thread.first = NULL;
     thread.process = 0;
@@ -467,8 +402,8 @@ static bool listen_for_ranks(struct proxy *proxy)
 {
     struct proxy_info *own = own_info(proxy);
     const struct transport_arena arena = {.fd = -1, .memory = TRANSPORT_HOST};
-    proxy->listener = address_listen(&own->address);
-    return proxy->listener >= 0 && getrandom(own->secret, sizeof(own->secret), 0) == sizeof(own->secret) &&
+    return rank_listener_open(&proxy->listener, &own->address) &&
+           getrandom(own->secret, sizeof(own->secret), 0) == sizeof(own->secret) &&
            transport_create(&transport_tcp, &arena, &proxy_events, &proxy->links, "listen=none connections=1",
                             &proxy->transport) == STRAIT_OK;
 }
@@ -496,10 +431,7 @@ bool proxy_prepare(struct coll_ccomm *ccomm, struct proxy_info *info)
     proxy->ccomm = ccomm;
     proxy->agree.send = send_consensus;
     proxy->agree.send_arg = proxy;
-    proxy->listener = -1;
-    proxy->knocked = true;
-    for (unsigned i = 0; i < STRANGERS_MAX; i++)
-        proxy->strangers[i].file = -1;
+    rank_listener_init(&proxy->listener);
     proxy->infos = calloc(ranks, sizeof(*proxy->infos));
     proxy->all = calloc(2 * ranks, sizeof(*proxy->all));
     if (proxy->infos == NULL || proxy->all == NULL || !listen_for_ranks(proxy))
@@ -601,7 +533,7 @@ bool proxy_settle(struct coll_ccomm *ccomm)
         good &= proxy->all[i]->trouble == NULL;
     }
     if (!proxy_is_lazy(ccomm))
-        stop_listening(proxy);
+        rank_listener_close(&proxy->listener);
     pthread_mutex_unlock(&thread.lock);
     return good;
 }
@@ -643,7 +575,7 @@ static void shut(struct proxy *proxy)
         proxy_peer_end(proxy->all[i], NULL);
     while (proxy->links > 0)
         (void)transport_progress(proxy->transport);
-    stop_listening(proxy);
+    rank_listener_close(&proxy->listener);
     transport_destroy(proxy->transport);
     proxy->transport = NULL;
 }

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "collective/address.h"
 #include "collective/engine/hosts.h"
 #include "collective/engine/proxy.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
 #include "transport/loopback.h"
+#include "transport/rank_address.h"
 
 /* ---- Who shares memory ------------------------------------------------------------------------------------------- */
 

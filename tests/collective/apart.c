@@ -4,9 +4,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "collective/address.h"
 #include "collective/rendezvous.h"
 #include "tests/support.h"
+#include "transport/rank_address.h"
 
 enum { WAIT_MS = 20000, ALONE_MS = 1000 };
 

@@ -1,4 +1,4 @@
-#include "collective/address.h"
+#include "transport/rank_address.h"
 
 #include <errno.h>
 #include <ifaddrs.h>

@@ -1,6 +1,6 @@
 /* TCP addresses and sockets of ranks. */
-#ifndef STRAIT_COLLECTIVE_ADDRESS_H
-#define STRAIT_COLLECTIVE_ADDRESS_H
+#ifndef STRAIT_TRANSPORT_RANK_ADDRESS_H
+#define STRAIT_TRANSPORT_RANK_ADDRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>
