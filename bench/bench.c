@@ -253,7 +253,7 @@ static bool set_defaults(const struct option_set *set, struct bench_options *opt
     return true;
 }
 
-bool options_read(const struct bench_command *command, void *options, int argc, char **argv, enum exit_code *code)
+bool command_read(const struct bench_command *command, void *options, int argc, char **argv, enum exit_code *code)
 {
     struct bench_options *common = options;
     struct option_set set = {0};

@@ -79,7 +79,7 @@ struct bench_command {
 /* Reads the arguments into `options`, zeroed memory that begins with a struct bench_options, prints the help if it is
  * asked for, and makes error messages name the command. False: there is nothing to measure; *code is the exit status.
  */
-bool options_read(const struct bench_command *command, void *options, int argc, char **argv, enum exit_code *code);
+bool command_read(const struct bench_command *command, void *options, int argc, char **argv, enum exit_code *code);
 bool list_has(const struct number_list *list, uint64_t value);
 
 /* ---- The benches ------------------------------------------------------------------------------------------------- */

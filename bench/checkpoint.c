@@ -475,7 +475,7 @@ int bench_checkpoint(int argc, char **argv)
     struct report report;
     enum exit_code code;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     if (!inputs_exist(&asked.common))
         return EXIT_CODE_USAGE;

@@ -738,7 +738,7 @@ int bench_codec(int argc, char **argv)
     struct report report;
     enum exit_code code;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     if (!check_options(&asked))
         return EXIT_CODE_USAGE;

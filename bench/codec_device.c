@@ -815,7 +815,7 @@ int bench_codec_device(int argc, char **argv)
     struct bench bench = {.asked = &asked, .values = &values, .report = &report};
     enum exit_code code;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     bool good = report_init(&report, &asked.common) && values_open(&values, &asked.common, 1) && open_device(&bench);
     if (good) {

@@ -543,7 +543,7 @@ int bench_collective(int argc, char **argv)
     enum exit_code code;
     unsigned ranks, gpus;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     if (!check_options(&asked))
         return EXIT_CODE_USAGE;

@@ -1,5 +1,5 @@
-/* strait bench ep: dispatch and combine of libstrait-ep between the ranks of one host, a process each, in memory of the
- * host or on GPUs. */
+/* strait bench ep: dispatch and combine of libstrait-ep between the ranks of this machine, a process each, in memory of
+ * the host or on GPUs; as one host or as several. */
 #include "bench/ep.h"
 
 #include <stdio.h>
@@ -20,11 +20,18 @@ const char *const ep_coding_names[] = {"auto", "raw", "coded", NULL};
 const char *const ep_type_names[] = {"bf16", "fp16", "fp32", "fp8", NULL};
 const char *const ep_skew_names[] = {"uniform", "zipf", "one", NULL};
 
+#define LINK_BURST (512u * 1024) /* of the link's token bucket */
+
 #define OPTIONS struct ep_options
 static const struct bench_option known_options[] = {
     {OPTION(FLAG, device, "device", NULL, NULL, "ranks are on GPUs, one on each")},
     {OPTION(NUMBER, ranks, "ranks", NULL, "N", "ranks; on GPUs as many as there are, else 2"), .min = 1,
      .max = STRAIT_EP_RANKS_MAX},
+    {OPTION(NUMBER, hosts, "hosts", "1", "N",
+            "hosts that ranks are told to be on, as many in a row on each: others are reached by TCP"),
+     .min = 1, .max = STRAIT_EP_RANKS_MAX},
+    {OPTION(RATES, rates, "rate", NULL, "RATE",
+            "of a link between two hosts, in Gbit/s: network namespaces; needs root, ip and tc")},
     {OPTION(NAMES, algorithms, "algorithm", "ll,ht", "LIST", "of ll (low latency), ht (high throughput)"),
      .names = ep_algorithm_names},
     {OPTION(NAMES, layouts, "layout", "rank-major,flat", "LIST",
@@ -68,6 +75,10 @@ static bool check_options(const struct ep_options *asked, unsigned ranks)
     else if (asked->topk > asked->experts)
         print_error(NULL, "--topk %llu of --experts %llu", (unsigned long long)asked->topk,
                     (unsigned long long)asked->experts);
+    else if (ranks % asked->hosts != 0)
+        print_error(NULL, "%u ranks cannot be divided among --hosts %llu", ranks, (unsigned long long)asked->hosts);
+    else if (asked->rates.count > 1 || (asked->rates.count == 1 && asked->hosts != 2))
+        print_error(NULL, "--rate takes one rate, of a link between --hosts 2");
     else if (asked->hidden % 16 != 0)
         print_error(NULL, "--hidden takes a multiple of 16");
     else
@@ -282,6 +293,9 @@ static void report_facts(struct report *report, const struct ep_plan *plan, cons
 
     cJSON_AddStringToObject(root, "device", shared->device);
     cJSON_AddNumberToObject(root, "ranks", plan->ranks);
+    cJSON_AddNumberToObject(root, "hosts", (double)asked->hosts);
+    if (asked->rates.count > 0)
+        cJSON_AddNumberToObject(root, "rate_Gbps", (double)asked->rates.list[0] / 1e6);
     cJSON_AddNumberToObject(root, "hidden", (double)asked->hidden);
     cJSON_AddNumberToObject(root, "experts", (double)asked->experts);
     cJSON_AddNumberToObject(root, "topk", (double)asked->topk);
@@ -323,6 +337,20 @@ static bool run_ranks(struct report *report, const struct ep_plan *plan)
     return (reported == 0 || report_finish(report, tables, sizeof(tables) / sizeof(tables[0]))) && ran;
 }
 
+/* The link between hosts, if one is wanted. */
+static bool open_link(struct ep_plan *plan)
+{
+    const struct number_list *rates = &plan->options->rates;
+    char why[256];
+
+    if (rates->count == 0)
+        return true;
+    if (bench_link_open(&plan->link, why, sizeof(why)))
+        return bench_link_shape(&plan->link, rates->list[0], LINK_BURST);
+    print_error(NULL, "--rate: %s", why);
+    return false;
+}
+
 int bench_ep_on(const struct ep_memory *memory, int argc, char **argv)
 {
     static struct ep_options asked;
@@ -330,7 +358,7 @@ int bench_ep_on(const struct ep_memory *memory, int argc, char **argv)
     struct report report;
     enum exit_code code;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     plan.ranks = (unsigned)asked.ranks;
     if (!memory->count(&plan.ranks))
@@ -345,7 +373,8 @@ int bench_ep_on(const struct ep_memory *memory, int argc, char **argv)
     }
     bool good = report_init(&report, &asked.common) && read_values(&plan);
     interrupts_catch();
-    good = good && run_ranks(&report, &plan);
+    good = good && open_link(&plan) && run_ranks(&report, &plan);
+    bench_link_close(&plan.link);
     ep_plan_fini(&plan);
     report_fini(&report);
     if (interrupted())

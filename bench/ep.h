@@ -10,6 +10,7 @@
 
 #include "bench/bench.h"
 #include "bench/collective.h"
+#include "bench/daemons.h"
 #include "bench/ranks.h"
 
 /* ---- Options ----------------------------------------------------------------------------------------------------- */
@@ -28,8 +29,8 @@ extern const char *const ep_skew_names[];
 struct ep_options {
     struct bench_options common;
     bool device;
-    struct number_list algorithms, layouts, codings, types, skews, tokens;
-    uint64_t hidden, experts, topk, ranks, sms;
+    struct number_list algorithms, layouts, codings, types, skews, tokens, rates;
+    uint64_t hosts, hidden, experts, topk, ranks, sms;
     uint64_t repeats, warmups, iterations, seconds; /* iterations 0: 1 on the host, 20 on GPUs */
     bool own;                                       /* tensors are not in the group's heap */
 };
@@ -49,7 +50,8 @@ struct ep_plan {
     const struct ep_options *options;
     const struct ep_memory *memory;
     unsigned ranks;
-    uint32_t local; /* experts of a rank */
+    uint32_t local;         /* experts of a rank */
+    struct bench_link link; /* made: between the first half of the ranks and the second */
     uint32_t iterations;
     struct ep_row *rows;
     unsigned row_count;

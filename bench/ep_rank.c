@@ -1,6 +1,10 @@
 /* One rank of `strait bench ep`: a process with a group of its own for each row. */
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/ep.h"
 #include "tools/util.h"
@@ -456,10 +460,34 @@ static bool run_row(struct rank *rank, unsigned index)
     return good;
 }
 
+/* Goes to the host that the rank is to be on, in this process. */
+static bool be_on_host(const struct ep_plan *plan, unsigned number)
+{
+    const unsigned host = (unsigned)(number * plan->options->hosts / plan->ranks);
+    char name[32], path[64];
+    int space;
+
+    if (plan->options->hosts == 1)
+        return true;
+    snprintf(name, sizeof(name), "host-%u", host);
+    if (setenv("NCCL_HOSTID", name, 1) != 0)
+        return false;
+    if (!plan->link.made)
+        return true;
+    snprintf(path, sizeof(path), "/run/netns/%s", plan->link.ends[host].space);
+    space = open(path, O_RDONLY | O_CLOEXEC);
+    const bool good = space >= 0 && setns(space, CLONE_NEWNET) == 0;
+    if (!good)
+        print_error(path, "%s", strerror(errno));
+    if (space >= 0)
+        close(space);
+    return good;
+}
+
 bool ep_rank_run(const struct ep_plan *plan, struct ep_shared *shared, unsigned number)
 {
     struct rank rank = {plan, shared, number};
-    bool good = plan->memory->open(number);
+    bool good = be_on_host(plan, number) && plan->memory->open(number);
 
     if (good && number == 0)
         snprintf(shared->device, sizeof(shared->device), "%s", plan->memory->name());

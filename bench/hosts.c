@@ -759,7 +759,7 @@ int bench_hosts(int argc, char **argv)
     enum exit_code code;
     bool good;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     if (!daemon_options_good(&asked.daemon))
         return EXIT_CODE_USAGE;

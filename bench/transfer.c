@@ -745,7 +745,7 @@ int bench_transfer(int argc, char **argv)
     struct report report;
     enum exit_code code;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     if (!daemon_options_good(&asked.daemon))
         return EXIT_CODE_USAGE;

@@ -642,7 +642,7 @@ int bench_transfer_device(int argc, char **argv)
     struct report report;
     enum exit_code code;
 
-    if (!options_read(&command, &asked, argc, argv, &code))
+    if (!command_read(&command, &asked, argc, argv, &code))
         return code;
     if (!options_good(&asked))
         return EXIT_CODE_USAGE;

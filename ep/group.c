@@ -18,8 +18,9 @@
 #define ROWS_MAX    0x7FFFFFFFu /* places are int32 */
 #define TOKENS_MAX  (1u << 20)
 #define HEAP_MAX    (1ull << 40)
-#define FORMAT      1u /* of what ranks tell each other here; incremented with every change of the arena */
+#define FORMAT      2u /* of what ranks tell each other here; incremented with every change of the arena */
 #define HELLO_WORDS 18u
+#define LEAVE_NS    10000000000u /* that a rank waits at its end, at most, for ranks of other hosts */
 
 struct told {
     char *text;
@@ -74,6 +75,7 @@ static const char *wrong_field(const struct strait_ep_config *config)
 struct hello {
     int64_t status;
     uint64_t words[HELLO_WORDS];
+    uint64_t host; /* ep_share_host */
 };
 
 static const char *const hello_names[HELLO_WORDS] = {"the version of the library",
@@ -100,7 +102,8 @@ static struct hello hello_of(const struct strait_ep_config *c, enum strait_statu
     return (struct hello){status,
                           {FORMAT, c->size, c->rank_count, c->algorithm, c->memory, c->experts, c->tokens_max,
                            c->receive_max, c->row_bytes_max, c->scale_bytes_max, c->topk_max, c->sm_budget, c->overflow,
-                           c->coding, c->mask, c->timeout_ns, c->heap_bytes, c->rank}};
+                           c->coding, c->mask, c->timeout_ns, c->heap_bytes, c->rank},
+                          ep_share_host()};
 }
 
 /* Gathers from all ranks to `all`, which has room for STRAIT_EP_RANKS_MAX: ranks may not agree on how many there are.
@@ -133,7 +136,8 @@ static enum strait_status all_well(const struct strait_ep_config *config, const 
     return STRAIT_OK;
 }
 
-static enum strait_status agree(const struct strait_ep_config *config, struct told told)
+/* *remote: bit s, rank s is on another host. */
+static enum strait_status agree(const struct strait_ep_config *config, uint64_t *remote, struct told told)
 {
     struct hello all[STRAIT_EP_RANKS_MAX] = {0};
     const char *wrong = wrong_field(config);
@@ -154,6 +158,8 @@ static enum strait_status agree(const struct strait_ep_config *config, struct to
                      hello_names[word], all[rank].words[word], rank, expected);
             status = tell(told, STRAIT_ERR_INVALID, text);
         }
+    for (uint32_t rank = 0; rank < config->rank_count; rank++)
+        *remote |= (uint64_t)(all[rank].host != own.host) << rank;
     return status;
 }
 
@@ -200,7 +206,13 @@ struct offer {
         uint8_t bytes[EP_TICKET_BYTES];
         struct ep_share_ticket share;
     } ticket;
+    struct ep_proxy_info proxy; /* where ranks are on several hosts */
 };
+
+static bool is_remote(const struct strait_ep_group *group, uint32_t rank)
+{
+    return (group->view.remote >> rank & 1) != 0;
+}
 
 static enum strait_status create_arena(struct strait_ep_group *group, struct offer *offer, int *fd)
 {
@@ -211,25 +223,109 @@ static enum strait_status create_arena(struct strait_ep_group *group, struct off
         return STRAIT_ERR_UNSUPPORTED;
     if (group->peer)
         return group->ops->arena_create(group->context, bytes, offer->ticket.bytes, &group->bases[me], &group->medium);
-    group->medium = group->config.memory == STRAIT_EP_HOST ? "shared memory" : "host memory";
+    if (group->view.remote != 0)
+        group->medium = group->config.memory == STRAIT_EP_HOST ? "shared memory and TCP" : "host memory and TCP";
+    else
+        group->medium = group->config.memory == STRAIT_EP_HOST ? "shared memory" : "host memory";
     return ep_share_create(bytes, &offer->ticket.share, fd, &group->bases[me]);
 }
 
-/* Maps the arenas of the others. *culprit: the rank that it did not work with. */
-static enum strait_status map_arenas(struct strait_ep_group *group, const struct offer *offers, uint32_t *culprit)
+/* Memory that phases tell the proxy in, as both see it. False: none is left. */
+static bool alloc_signals(struct strait_ep_group *group)
+{
+    const struct strait_ep_config *config = &group->config;
+    struct ep_group_view *view = &group->view, *carried = &group->carried;
+    const uint64_t ranks = config->rank_count, local = config->experts / config->rank_count;
+    const uint64_t rows = config->topk_max < local ? config->topk_max : local;
+    const uint64_t places = config->algorithm == STRAIT_EP_LOW_LATENCY ? config->tokens_max * rows : 1;
+    void *device[3] = {NULL};
+
+    carried->signals =
+        group->ops->alloc_pinned(group->context, EP_FLAG_KINDS * ranks * sizeof(*view->signals), &device[0]);
+    carried->manifests = group->ops->alloc_pinned(
+        group->context, EP_FLAG_KINDS * EP_MANIFESTS * ranks * sizeof(*view->manifests), &device[1]);
+    carried->places =
+        group->ops->alloc_pinned(group->context, EP_BUFFERS_LL * ranks * places * sizeof(*view->places), &device[2]);
+    view->signals = device[0];
+    view->manifests = device[1];
+    view->places = device[2];
+    view->place_count = carried->place_count = (uint32_t)places;
+    return carried->signals != NULL && carried->manifests != NULL && carried->places != NULL;
+}
+
+static void free_signals(struct strait_ep_group *group)
+{
+    void *const memory[] = {group->carried.signals, group->carried.manifests, group->carried.places};
+
+    for (int i = 0; i < 3; i++)
+        if (memory[i] != NULL)
+            group->ops->free_pinned(group->context, memory[i]);
+    group->carried = (struct ep_group_view){0};
+}
+
+/* What a rank needs beside its arena where others are on other hosts. */
+static enum strait_status create_proxy(struct strait_ep_group *group, struct ep_proxy_info *info, struct told told)
+{
+    if (!alloc_signals(group))
+        return STRAIT_ERR_NO_MEMORY;
+    group->carried.rank = group->config.rank;
+    group->carried.rank_count = group->config.rank_count;
+    group->carried.remote = group->view.remote;
+    group->carried.at = group->view.at;
+    const enum strait_status status = ep_proxy_create(&group->carried, info, &group->proxy);
+    return status == STRAIT_ERR_IO ? tell(told, status, "no address that ranks of other hosts could reach") : status;
+}
+
+/* Third exchange, where ranks are on several hosts: the replicas that a rank has made, by rank. */
+struct replicas {
+    int64_t status;
+    struct ep_share_ticket tickets[STRAIT_EP_RANKS_MAX];
+};
+
+/* The rank of this host that makes the replica of a rank of another host: they share the work. */
+static uint32_t maker_of(const struct strait_ep_group *group, uint32_t rank)
+{
+    uint32_t here = 0;
+
+    for (uint32_t i = 0; i < group->config.rank_count; i++)
+        here += !is_remote(group, i);
+    here = rank % here;
+    for (uint32_t i = 0;; i++)
+        if (!is_remote(group, i) && here-- == 0)
+            return i;
+}
+
+/* Makes the own share of replicas, and learns of the others. fds: to be closed when all have mapped them. */
+static enum strait_status share_replicas(struct strait_ep_group *group, struct replicas *all, int *fds,
+                                         struct told told)
+{
+    struct replicas own = {.status = STRAIT_OK};
+
+    for (uint32_t rank = 0; rank < group->config.rank_count && own.status == STRAIT_OK; rank++)
+        if (is_remote(group, rank) && maker_of(group, rank) == group->config.rank)
+            own.status = ep_share_create(group->view.at.bytes, &own.tickets[rank], &fds[rank], &group->bases[rank]);
+    if (own.status != STRAIT_OK)
+        tell(told, (enum strait_status)own.status, "no memory for replicas of arenas");
+    const enum strait_status status = gather(&group->config, &own, all, sizeof(own), told);
+    return status == STRAIT_OK ? all_well(&group->config, all, sizeof(own), told) : status;
+}
+
+/* Maps the arenas of the others, and replicas of those of other hosts. *culprit: the rank that it did not work with. */
+static enum strait_status map_arenas(struct strait_ep_group *group, const struct offer *offers,
+                                     const struct replicas *replicas, uint32_t *culprit)
 {
     const uint64_t bytes = group->view.at.bytes;
 
     for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
+        const struct ep_share_ticket *ticket =
+            is_remote(group, rank) ? &replicas[maker_of(group, rank)].tickets[rank] : &offers[rank].ticket.share;
         enum strait_status status = STRAIT_OK;
         void *device = NULL;
-        *culprit = rank;
+        *culprit = is_remote(group, rank) ? maker_of(group, rank) : rank;
         if (rank != group->config.rank && group->peer)
             status = group->ops->arena_map(group->context, rank, offers[rank].ticket.bytes, bytes, &group->bases[rank]);
-        else if (rank != group->config.rank)
-            status = offers[rank].ticket.share.bytes == bytes
-                         ? ep_share_map(&offers[rank].ticket.share, &group->bases[rank])
-                         : STRAIT_ERR_UNSUPPORTED;
+        else if (group->bases[rank] == NULL)
+            status = ticket->bytes == bytes ? ep_share_map(ticket, &group->bases[rank]) : STRAIT_ERR_UNSUPPORTED;
         if (status == STRAIT_OK && !group->peer && group->ops->host_attach != NULL)
             status = group->ops->host_attach(group->context, group->bases[rank], bytes, &device);
         if (status != STRAIT_OK)
@@ -258,48 +354,79 @@ static void drop_arenas(struct strait_ep_group *group)
     }
 }
 
+static enum strait_status start_proxy(struct strait_ep_group *group, const struct offer *offers, struct told told)
+{
+    struct ep_proxy_info infos[STRAIT_EP_RANKS_MAX];
+    char text[200] = "";
+
+    for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
+        infos[rank] = offers[rank].proxy;
+        group->carried.arenas[rank] = group->bases[rank];
+    }
+    const enum strait_status status = ep_proxy_start(group->proxy, &group->carried, infos, text, sizeof(text));
+    return status == STRAIT_OK ? status : tell(told, status, text);
+}
+
+/* Maps what was offered, and connects to ranks of other hosts. */
+static enum strait_status reach_ranks(struct strait_ep_group *group, const struct offer *offers,
+                                      const struct replicas *replicas, struct told told)
+{
+    uint32_t culprit = 0;
+    char text[160];
+
+    const enum strait_status status = map_arenas(group, offers, replicas, &culprit);
+    if (status == STRAIT_OK)
+        return group->proxy != NULL ? start_proxy(group, offers, told) : status;
+    snprintf(text, sizeof(text), "memory of rank %" PRIu32 " cannot be mapped: %s", culprit,
+             status == STRAIT_ERR_UNSUPPORTED ? "its process cannot be seen" : strait_status_string((int)status));
+    return tell(told, status, text);
+}
+
 /* Exchanges arenas. All ranks return the same, but for what was told. */
 static enum strait_status share_arenas(struct strait_ep_group *group, enum strait_status status, struct told told)
 {
     struct offer own = {.status = status}, all[STRAIT_EP_RANKS_MAX] = {0};
-    uint32_t culprit = 0;
-    int64_t mapped, results[STRAIT_EP_RANKS_MAX] = {0};
-    char text[160];
-    int fd = -1;
+    struct replicas *replicas = group->view.remote != 0 ? calloc(STRAIT_EP_RANKS_MAX, sizeof(*replicas)) : NULL;
+    int64_t reached, results[STRAIT_EP_RANKS_MAX] = {0};
+    int fds[STRAIT_EP_RANKS_MAX];
 
+    memset(fds, -1, sizeof(fds));
     if (status == STRAIT_OK)
-        own.status = create_arena(group, &own, &fd);
+        own.status = create_arena(group, &own, &fds[group->config.rank]);
+    if (own.status == STRAIT_OK && group->view.remote != 0)
+        own.status = replicas != NULL ? create_proxy(group, &own.proxy, told) : STRAIT_ERR_NO_MEMORY;
     if (own.status == STRAIT_ERR_NO_MEMORY)
         tell(told, STRAIT_ERR_NO_MEMORY, "no memory for the arena");
     status = gather(&group->config, &own, all, sizeof(own), told);
     if (status == STRAIT_OK)
         status = all_well(&group->config, all, sizeof(own), told);
+    if (status == STRAIT_OK && group->view.remote != 0)
+        status = share_replicas(group, replicas, fds, told);
     if (status == STRAIT_OK) {
-        mapped = map_arenas(group, all, &culprit);
-        if (mapped != STRAIT_OK) {
-            snprintf(text, sizeof(text), "memory of rank %" PRIu32 " cannot be mapped: %s", culprit,
-                     mapped == STRAIT_ERR_UNSUPPORTED ? "another host, PID namespace or user"
-                                                      : strait_status_string((int)mapped));
-            tell(told, (enum strait_status)mapped, text);
-        }
-        status = gather(&group->config, &mapped, results, sizeof(mapped), told);
+        reached = reach_ranks(group, all, replicas, told);
+        status = gather(&group->config, &reached, results, sizeof(reached), told);
         if (status == STRAIT_OK)
-            status = all_well(&group->config, results, sizeof(mapped), told);
+            status = all_well(&group->config, results, sizeof(reached), told);
     }
-    if (fd >= 0)
-        close(fd);
+    for (uint32_t rank = 0; rank < STRAIT_EP_RANKS_MAX; rank++)
+        if (fds[rank] >= 0)
+            close(fds[rank]);
+    free(replicas);
     return status;
 }
 
 /* ---- Making a group ---------------------------------------------------------------------------------------------- */
 
-/* Parts of rows that a link carries for longer than launches take. */
-static uint32_t parts_of(const struct strait_ep_config *config, bool slow)
+/* Parts of rows that a link carries for longer than launches take. Between hosts there is one, of coded rows. */
+static uint32_t parts_of(const struct strait_ep_group *group, bool slow)
 {
+    const struct strait_ep_config *config = &group->config;
     const uint32_t parts = (config->tokens_max + PART_TOKENS - 1) / PART_TOKENS;
 
     if (!slow || config->algorithm == STRAIT_EP_LOW_LATENCY)
         return 0;
+    if (group->view.remote != 0)
+        return group->view.coded ? 1 : 0;
     return parts < EP_PARTS_MAX ? parts : EP_PARTS_MAX;
 }
 
@@ -314,7 +441,7 @@ static enum strait_status open_backend(struct strait_ep_group *group, struct tol
                                 .text = told.text,
                                 .text_size = told.size};
 
-    const uint32_t parts = parts_of(config, config->memory == STRAIT_EP_CUDA && (far || args.coded));
+    const uint32_t parts = parts_of(group, config->memory == STRAIT_EP_CUDA && (far || args.coded));
     if (ep_arena_plan(config, args.coded, parts, &group->view.at) != STRAIT_OK)
         return tell(told, STRAIT_ERR_INVALID, "coded: tokens_max * row_bytes_max is too large for a chunk");
     args.at = group->view.at;
@@ -323,10 +450,19 @@ static enum strait_status open_backend(struct strait_ep_group *group, struct tol
     return status == STRAIT_ERR_NO_MEMORY ? tell(told, status, "no memory for the backend") : status;
 }
 
+/* Ends the proxy, which waits for so long at most until ranks of other hosts have all that was sent. */
+static void leave_hosts(struct strait_ep_group *group, uint64_t timeout_ns)
+{
+    ep_proxy_destroy(group->proxy, timeout_ns);
+    group->proxy = NULL;
+}
+
 static void close_backend(struct strait_ep_group *group)
 {
     if (group->context == NULL)
         return;
+    leave_hosts(group, 0);
+    free_signals(group);
     drop_arenas(group);
     group->ops->close(group->context);
     group->context = NULL;
@@ -338,13 +474,13 @@ struct way {
     bool coded;
 };
 
-/* The ways that a configuration allows, the one to prefer first. */
-static uint32_t list_ways(const struct strait_ep_config *config, struct way ways[2])
+/* The ways that a configuration allows, the one to prefer first. Between hosts rows cross host memory. */
+static uint32_t list_ways(const struct strait_ep_group *group, struct way ways[2])
 {
-    const bool gpus = config->memory == STRAIT_EP_CUDA, coded = config->coding == STRAIT_EP_CODED;
+    const bool coded = group->config.coding == STRAIT_EP_CODED;
     uint32_t count = 0;
 
-    if (gpus)
+    if (group->config.memory == STRAIT_EP_CUDA && group->view.remote == 0)
         ways[count++] = (struct way){true, coded};
     ways[count++] = (struct way){false, coded};
     return count;
@@ -359,7 +495,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
 
     group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : find_plugin(&why);
     const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);
-    const uint32_t count = list_ways(&group->config, ways);
+    const uint32_t count = list_ways(group, ways);
     for (uint32_t i = 0; i < count && status == STRAIT_ERR_UNSUPPORTED; i++) {
         group->peer = ways[i].peer;
         group->view.coded = ways[i].coded;
@@ -432,7 +568,7 @@ enum strait_status strait_ep_group_create(const struct strait_ep_config *config,
         made->config.timeout_ns = TIMEOUT_NS;
     if (made->config.sm_budget == 0)
         made->config.sm_budget = SM_BUDGET;
-    enum strait_status status = agree(&made->config, told);
+    enum strait_status status = agree(&made->config, &made->view.remote, told);
     if (status == STRAIT_OK)
         status = connect_ranks(made, told);
     if (status == STRAIT_OK)
@@ -451,6 +587,8 @@ void strait_ep_group_destroy(struct strait_ep_group *group)
     if (group == NULL)
         return;
     if (group->context != NULL) {
+        if (group->report != NULL)
+            leave_hosts(group, ep_group_usable(group) == STRAIT_OK ? LEAVE_NS : LEAVE_NS / 10);
         if (group->view.state != NULL)
             group->ops->free(group->context, group->view.state);
         if (group->report != NULL)

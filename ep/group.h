@@ -4,6 +4,7 @@
 
 #include "ep/heap.h"
 #include "ep/kernels.h"
+#include "ep/proxy.h"
 
 /* A call of a handle that has sent and not received. */
 struct ep_open_call {
@@ -20,7 +21,10 @@ struct strait_ep_group {
     bool peer;
     void *bases[STRAIT_EP_RANKS_MAX];
     const char *medium;
-    uint64_t *report; /* the host's address of view.report */
+    /* Where some ranks are on other hosts. */
+    struct ep_proxy *proxy;
+    struct ep_group_view carried; /* the proxy's: addresses of the host */
+    uint64_t *report;             /* the host's address of view.report */
     struct ep_heap heap;
     uint64_t calls; /* begun */
     struct ep_open_call open[2];

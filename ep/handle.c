@@ -246,7 +246,7 @@ static struct ep_announce place_of(const struct strait_ep_handle *handle, const 
 {
     if (handle->view.layout != STRAIT_EP_FLAT)
         return (struct ep_announce){0, 0};
-    if (peers != NULL && !handle->group->view.coded)
+    if (peers != NULL && !handle->group->view.coded && handle->group->view.remote == 0)
         return (struct ep_announce){EP_IN_PEERS, rows};
     return ep_group_place(handle->group, tensor->data, tensor->row_bytes);
 }

@@ -27,6 +27,16 @@ uint64_t ep_host_epoch(const struct ep_group_view *group, const struct ep_handle
 bool ep_host_active(const struct ep_group_view *group, uint32_t rank);
 bool ep_host_failed(const struct ep_group_view *group);
 void ep_host_fail(const struct ep_group_view *group, enum strait_status status, uint32_t rank);
+/* Sets the flag in the arena of `owner`, and wakes it if it waits. */
+void ep_host_set_flag(const struct ep_group_view *group, uint32_t owner, enum ep_flag kind, uint32_t by,
+                      uint64_t epoch);
+/* Adds `bytes` of memory to what the signal of this kind and epoch is about, if `rank` is on another host. The memory
+ * is in the arena of that rank, or in the own one. */
+void ep_host_bring(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                   const void *memory, uint64_t bytes);
+/* The same of `rows` rows in the arena of that rank, at the slots that are in places (ep_places_of). */
+void ep_host_bring_listed(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                          uint32_t rows, uint32_t row_bytes);
 void ep_host_signal(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch);
 /* False: the group has failed. */
 bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch);
@@ -77,9 +87,9 @@ struct ep_host_rows {
 /* The rows that have come from a rank, in the own rows area. */
 struct ep_host_rows ep_host_received(const struct ep_group_view *group, const struct ep_handle_view *handle,
                                      uint64_t epoch, uint32_t rank, uint32_t row_bytes, enum strait_element type);
-/* Encodes rows to a chunk of the group. */
-void ep_host_encode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
-                    uint8_t *chunk);
+/* Encodes rows to a chunk of the group. Returns its bytes; 0: there are no rows, or the group has failed. */
+uint64_t ep_host_encode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
+                        uint8_t *chunk);
 /* Decodes a chunk that `rank` wrote. False: it is bad, and the group has failed. */
 bool ep_host_decode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
                     const uint8_t *chunk, uint32_t rank);

@@ -22,8 +22,8 @@ struct ep_host_rows ep_host_received(const struct ep_group_view *group, const st
                                  .type = type};
 }
 
-void ep_host_encode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
-                    uint8_t *chunk)
+uint64_t ep_host_encode(struct ep_host *host, const struct ep_group_view *group, const struct ep_host_rows *rows,
+                        uint8_t *chunk)
 {
     const struct strait_region region = region_of(rows);
     const struct strait_pages pages = {&region, rows->ids, 1, rows->count};
@@ -39,14 +39,17 @@ void ep_host_encode(struct ep_host *host, const struct ep_group_view *group, con
                                    .caching = STRAIT_CACHING_KEEP};
 
     if (rows->count == 0)
-        return;
+        return 0;
     enum strait_status status = strait_encode(host->codec, &params, chunk, group->at.chunk_bytes, &pages, &run);
     if (status == STRAIT_OK)
         status = result.status;
-    if (status != STRAIT_OK)
+    if (status != STRAIT_OK) {
         ep_host_fail(group, status, group->rank);
+        return 0;
+    }
     group->state->sent_bytes += result.bytes;
     group->state->raw_bytes += (uint64_t)rows->count * rows->row_bytes;
+    return result.bytes;
 }
 
 /* Copies a chunk's metadata, which must not change while they are read. False: they are not those of a chunk. */

@@ -4,8 +4,11 @@
 
 void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce, uint64_t epoch)
 {
-    for (uint32_t rank = 0; rank < group->rank_count; rank++)
-        *ep_announce_of(group, rank, group->rank) = announce;
+    for (uint32_t rank = 0; rank < group->rank_count; rank++) {
+        struct ep_announce *told = ep_announce_of(group, rank, group->rank);
+        *told = announce;
+        ep_host_bring(group, rank, EP_FLAG_READY, epoch, told, sizeof(*told));
+    }
     ep_host_signal(group, EP_FLAG_READY, epoch);
 }
 
@@ -40,13 +43,18 @@ static void send_lists(const struct ep_send_args *args, uint32_t rank, uint64_t 
     const struct ep_group_view *group = &args->group;
     const struct ep_handle_view *handle = &args->handle;
     const uint32_t *tokens = &handle->send_token[(uint64_t)rank * group->tokens_max], topk = handle->topk;
+    const uint32_t count = handle->send_count[rank];
+    uint32_t *counts = ep_counts_of(group, rank, epoch, group->rank);
+    int32_t *records = ep_numbers_of(group, rank, epoch, topk, (uint64_t)group->rank * group->tokens_max);
 
-    memcpy(ep_counts_of(group, rank, epoch, group->rank), handle->send_count, group->rank_count * sizeof(uint32_t));
-    for (uint32_t j = 0; j < handle->send_count[rank]; j++) {
-        int32_t *numbers = ep_numbers_of(group, rank, epoch, topk, (uint64_t)group->rank * group->tokens_max + j);
+    memcpy(counts, handle->send_count, group->rank_count * sizeof(uint32_t));
+    for (uint32_t j = 0; j < count; j++) {
+        int32_t *numbers = &records[(uint64_t)j * (topk + 1)];
         memcpy(numbers, &handle->own_topk[(uint64_t)tokens[j] * topk], topk * sizeof(*numbers));
         numbers[topk] = (int32_t)tokens[j];
     }
+    ep_host_bring(group, rank, args->signal, epoch, counts, group->rank_count * sizeof(uint32_t));
+    ep_host_bring(group, rank, args->signal, epoch, records, (uint64_t)count * (topk + 1) * sizeof(int32_t));
 }
 
 static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
@@ -66,9 +74,11 @@ static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64
         ep_host_fail(group, STRAIT_ERR_CORRUPT, rank);
         return;
     }
-    for (uint64_t j = 0; j < count && first + j < room; j++)
+    const uint64_t taken = first >= room ? 0 : count < room - first ? count : room - first;
+    for (uint64_t j = 0; j < taken; j++)
         memcpy(rows + (first + j) * args->row_bytes, args->rows + (uint64_t)tokens[j] * args->row_bytes,
                args->row_bytes);
+    ep_host_bring(group, rank, args->signal, epoch, rows + first * args->row_bytes, taken * args->row_bytes);
     if (rank != group->rank) {
         group->state->sent_bytes += count * args->row_bytes;
         group->state->raw_bytes += count * args->row_bytes;
@@ -85,8 +95,9 @@ static void send_rows(struct ep_host *host, const struct ep_send_args *args, uin
                                       .row_bytes = args->row_bytes,
                                       .type = args->type};
 
+    uint8_t *chunk = ep_chunk_of(group, rank, epoch, group->rank, 0);
     if (group->coded && rank != group->rank)
-        ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank, 0));
+        ep_host_bring(group, rank, args->signal, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
     else
         send_raw_rows(args, rank, epoch);
 }
@@ -94,20 +105,23 @@ static void send_rows(struct ep_host *host, const struct ep_send_args *args, uin
 static void send_scales(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
 {
     const uint32_t *tokens = &args->handle.send_token[(uint64_t)rank * args->group.tokens_max];
+    const uint64_t count = args->handle.send_count[rank], bytes = args->scale_bytes;
+    uint8_t *scales = ep_scales_of(&args->group, rank, epoch, args->scale_bytes, first_slot(args, rank));
 
-    for (uint32_t j = 0; j < args->handle.send_count[rank]; j++)
-        memcpy(ep_scales_of(&args->group, rank, epoch, args->scale_bytes, first_slot(args, rank) + j),
-               args->scales + (uint64_t)tokens[j] * args->scale_bytes, args->scale_bytes);
+    for (uint64_t j = 0; j < count; j++)
+        memcpy(scales + j * bytes, args->scales + (uint64_t)tokens[j] * bytes, bytes);
+    ep_host_bring(&args->group, rank, args->signal, epoch, scales, count * bytes);
 }
 
 static void send_weights(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
 {
     const uint32_t *tokens = &args->handle.send_token[(uint64_t)rank * args->group.tokens_max];
-    const uint32_t topk = args->handle.topk;
+    const uint64_t count = args->handle.send_count[rank], topk = args->handle.topk;
+    float *weights = ep_weights_of(&args->group, rank, epoch, args->handle.topk, first_slot(args, rank));
 
-    for (uint32_t j = 0; j < args->handle.send_count[rank]; j++)
-        memcpy(ep_weights_of(&args->group, rank, epoch, topk, first_slot(args, rank) + j),
-               &args->weights[(uint64_t)tokens[j] * topk], topk * sizeof(float));
+    for (uint64_t j = 0; j < count; j++)
+        memcpy(&weights[j * topk], &args->weights[(uint64_t)tokens[j] * topk], topk * sizeof(float));
+    ep_host_bring(&args->group, rank, args->signal, epoch, weights, count * topk * sizeof(float));
 }
 
 enum strait_status ep_host_send(void *context, const struct ep_send_args *args, struct CUstream_st *stream)
@@ -287,36 +301,59 @@ static void send_coded_back(struct ep_host *host, const struct ep_send_back_args
                                       .row_bytes = args->row_bytes,
                                       .type = args->type};
 
-    ep_host_encode(host, group, &rows, ep_chunk_of(group, rank, epoch, group->rank, 0));
+    uint8_t *chunk = ep_chunk_of(group, rank, epoch, group->rank, 0);
+    ep_host_bring(group, rank, EP_FLAG_DATA, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
 }
 
-static void send_raw_back(const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)
+/* RANK_MAJOR: the rows of a list lie in its order. */
+static uint64_t send_list_back(const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint64_t bytes = args->handle.recv_count[rank] * (uint64_t)args->row_bytes;
+    const uint64_t mine = (uint64_t)group->rank * group->tokens_max, theirs = (uint64_t)rank * group->tokens_max;
+    uint8_t *to = ep_rows_of(group, rank, epoch, args->row_bytes, mine);
+
+    if (bytes == 0)
+        return 0;
+    memcpy(to, args->rows + theirs * args->row_bytes, bytes);
+    ep_host_bring(group, rank, EP_FLAG_DATA, epoch, to, bytes);
+    return bytes;
+}
+
+/* EXPERT_MAJOR: each row to the place of its token's expert. */
+static uint64_t send_experts_back(const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)
 {
     const struct ep_group_view *group = &args->group;
     const struct ep_handle_view *handle = &args->handle;
     const uint32_t topk = handle->topk, bytes = args->row_bytes;
-    uint64_t sent = 0;
+    uint32_t *places = (group->remote >> rank & 1) != 0 ? ep_places_of(group, epoch, rank) : NULL;
+    uint32_t count = 0;
 
     for (uint32_t j = 0; j < handle->recv_count[rank]; j++) {
         const uint64_t record = (uint64_t)rank * group->tokens_max + j;
-        if (handle->layout != STRAIT_EP_EXPERT_MAJOR) {
-            memcpy(ep_rows_of(group, rank, epoch, bytes, (uint64_t)group->rank * group->tokens_max + j),
-                   args->rows + record * bytes, bytes);
-            sent += bytes;
-            continue;
-        }
         const uint64_t token = (uint64_t)handle->numbers[record * (topk + 1) + topk];
         for (uint32_t k = 0; k < topk; k++) {
             const int64_t row = handle->expert_row[record * topk + k];
             if (row < 0)
                 continue;
             memcpy(ep_rows_of(group, rank, epoch, bytes, token * topk + k), args->rows + row * bytes, bytes);
-            sent += bytes;
+            if (places != NULL)
+                places[count] = (uint32_t)(token * topk + k);
+            count++;
         }
     }
-    if (rank != group->rank) {
-        group->state->sent_bytes += sent;
-        group->state->raw_bytes += sent;
+    ep_host_bring_listed(group, rank, EP_FLAG_DATA, epoch, count, bytes);
+    return (uint64_t)count * bytes;
+}
+
+static void send_raw_back(const struct ep_send_back_args *args, uint32_t rank, uint64_t epoch)
+{
+    const bool experts = args->handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    const uint64_t sent = experts ? send_experts_back(args, rank, epoch) : send_list_back(args, rank, epoch);
+
+    if (rank != args->group.rank) {
+        args->group.state->sent_bytes += sent;
+        args->group.state->raw_bytes += sent;
     }
 }
 

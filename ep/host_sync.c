@@ -54,17 +54,74 @@ static struct ep_wake *wake_of(const struct ep_group_view *group, uint32_t rank)
 }
 
 /* Either the sleeper sees the flag, or this sees that it sleeps: both store before they load, in one order for all. */
+void ep_host_set_flag(const struct ep_group_view *group, uint32_t owner, enum ep_flag kind, uint32_t by, uint64_t epoch)
+{
+    struct ep_wake *wake = wake_of(group, owner);
+
+    __atomic_store_n(ep_flag_of(group, owner, kind, by), epoch, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&wake->sleeps, __ATOMIC_SEQ_CST) == 0)
+        return;
+    __atomic_add_fetch(&wake->number, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, &wake->number, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static bool is_remote(const struct ep_group_view *group, uint32_t rank)
+{
+    return (group->remote >> rank & 1) != 0;
+}
+
+/* The manifest of a signal, which begins with its first range. */
+static struct ep_manifest *manifest_of(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind,
+                                       uint64_t epoch)
+{
+    struct ep_manifest *manifest = ep_manifest_of(group, kind, epoch, rank);
+
+    if (__atomic_load_n(&manifest->value, __ATOMIC_RELAXED) != epoch) {
+        manifest->count = 0;
+        __atomic_store_n(&manifest->value, epoch, __ATOMIC_RELAXED);
+    }
+    return manifest;
+}
+
+void ep_host_bring(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                   const void *memory, uint64_t bytes)
+{
+    const uint8_t *at = memory, *own = group->arenas[group->rank];
+
+    if (!is_remote(group, rank) || bytes == 0)
+        return;
+    struct ep_manifest *manifest = manifest_of(group, rank, kind, epoch);
+    const bool of_sender = (uintptr_t)at - (uintptr_t)own < group->at.bytes;
+    manifest->ranges[manifest->count++] =
+        (struct ep_range){.offset = (uint64_t)(at - (of_sender ? own : group->arenas[rank])),
+                          .bytes = bytes,
+                          .rows = 1,
+                          .flags = of_sender ? EP_OF_SENDER : 0};
+}
+
+void ep_host_bring_listed(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                          uint32_t rows, uint32_t row_bytes)
+{
+    if (!is_remote(group, rank) || rows == 0)
+        return;
+    struct ep_manifest *manifest = manifest_of(group, rank, kind, epoch);
+    manifest->ranges[manifest->count++] =
+        (struct ep_range){.offset = (uint64_t)(ep_rows_of(group, rank, epoch, row_bytes, 0) - group->arenas[rank]),
+                          .bytes = row_bytes,
+                          .rows = rows,
+                          .flags = EP_LISTED};
+}
+
 void ep_host_signal(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch)
 {
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        struct ep_wake *wake = wake_of(group, rank);
         if (!ep_host_active(group, rank))
             continue;
-        __atomic_store_n(ep_flag_of(group, rank, kind, group->rank), epoch, __ATOMIC_SEQ_CST);
-        if (__atomic_load_n(&wake->sleeps, __ATOMIC_SEQ_CST) == 0)
+        ep_host_set_flag(group, rank, kind, group->rank, epoch);
+        if (!is_remote(group, rank))
             continue;
-        __atomic_add_fetch(&wake->number, 1, __ATOMIC_SEQ_CST);
-        syscall(SYS_futex, &wake->number, FUTEX_WAKE, 1, NULL, NULL, 0);
+        (void)manifest_of(group, rank, kind, epoch); /* of a signal about nothing */
+        __atomic_store_n(ep_signal_of(group, kind, rank), epoch, __ATOMIC_RELEASE);
     }
 }
 

@@ -46,6 +46,12 @@
  * the report, if that is 0, by whoever cleared its bit. While ep_state.failed is not 0, phases advance epochs and do
  * nothing else: no wait, no signal, no output.
  *
+ * Ranks of other hosts are the bits of remote. Their arenas here are replicas, which phases store to and read as they
+ * do others; ep/proxy.h says how what is stored gets there. So a phase that signals tells before which ranges the
+ * signal is about, in a manifest for each such rank: all that it has stored in the replica since the last signal, and
+ * what it has stored in its own arena for that rank to read. A signal without a manifest of its epoch does not leave
+ * the host.
+ *
  * Ranks that take part are the bits of ep_state.active, without masked always all. To others nothing is stored; their
  * records count as none, and reduce leaves them out.
  *
@@ -101,6 +107,26 @@ struct ep_coding {
 };
 #define EP_NO_ROW 0xFFFFFFFFu
 
+/* Ranges of an arena that a signal is about: `rows` times `bytes` bytes, one after another from offset on; or listed,
+ * each `bytes` from offset + places[i] * bytes on. */
+struct ep_range {
+    uint64_t offset, bytes;
+    uint32_t rows;
+    uint32_t flags; /* EP_OF_SENDER, EP_LISTED */
+};
+#define EP_OF_SENDER 1u /* of the arena of the rank that signals; else of the one it signals to */
+#define EP_LISTED    2u
+#define EP_RANGES    6u
+#define EP_MANIFESTS                                                                                 \
+    4u /* for each kind and rank, by epoch: as many signals may be on their way as there are buffers \
+        */
+
+struct ep_manifest {
+    uint64_t value; /* of the flag */
+    uint32_t count, reserved;
+    struct ep_range ranges[EP_RANGES];
+};
+
 /* A group as phases see it. All pointers but report: memory that the backend's phases can access. */
 struct ep_group_view {
     uint8_t *arenas[STRAIT_EP_RANKS_MAX]; /* of each rank, as mapped here */
@@ -116,6 +142,11 @@ struct ep_group_view {
     uint32_t sm_budget;
     bool low_latency, masked, drop, coded;
     struct ep_coding coding;
+    uint64_t remote;               /* bit s: rank s is on another host */
+    uint64_t *signals;             /* [EP_FLAG_KINDS][R], to that rank */
+    struct ep_manifest *manifests; /* [EP_FLAG_KINDS][EP_MANIFESTS][R]; NULL: all ranks are on one host */
+    uint32_t *places;              /* LL: [EP_BUFFERS_LL][R][place_count] of rows that are listed */
+    uint32_t place_count;
 };
 
 /* A handle as phases see it: K = topk, R = rank_count, B = tokens_max. All memory of the backend, made once. */
@@ -205,6 +236,23 @@ static inline EP_BOTH uint8_t *ep_chunk_of(const struct ep_group_view *group, ui
     return group->arenas[owner] + group->at.chunks +
            ((epoch % group->at.row_buffers * group->rank_count + s) * ep_arena_chunks(&group->at) + part) *
                group->at.chunk_bytes;
+}
+
+static inline EP_BOTH uint64_t *ep_signal_of(const struct ep_group_view *group, enum ep_flag kind, uint32_t to)
+{
+    return &group->signals[(uint64_t)kind * group->rank_count + to];
+}
+
+/* The manifest of a signal to a rank of another host, in a call of this epoch. With parts there is one part here. */
+static inline EP_BOTH struct ep_manifest *ep_manifest_of(const struct ep_group_view *group, enum ep_flag kind,
+                                                         uint64_t epoch, uint32_t to)
+{
+    return &group->manifests[((uint64_t)kind * EP_MANIFESTS + epoch % EP_MANIFESTS) * group->rank_count + to];
+}
+
+static inline EP_BOTH uint32_t *ep_places_of(const struct ep_group_view *group, uint64_t epoch, uint32_t to)
+{
+    return group->places + (epoch % EP_BUFFERS_LL * group->rank_count + to) * group->place_count;
 }
 
 /* See "Parts". They only grow. */
@@ -412,7 +460,7 @@ struct ep_open_args {
 };
 
 /* Incremented with every change of this header. */
-#define EP_OPS_VERSION 3u
+#define EP_OPS_VERSION 4u
 
 /* Functions return at once and enqueue on the stream, if there is one, unless they say otherwise. `context` is what
  * open made. Phases return ERR_DEVICE where a launch failed, else OK: what goes wrong later is told by the report. The

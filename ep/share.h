@@ -16,6 +16,10 @@ struct ep_share_ticket {
     int32_t reserved;
 };
 
+/* A number of this host, PID namespace and user: the same for ranks that can map each other's memory. NCCL_HOSTID
+ * stands for the host if it is set. */
+uint64_t ep_share_host(void);
+
 /* Makes zeroed memory and maps it. *fd is to be closed when all ranks have mapped it. ERR_NO_MEMORY. Any thread. */
 enum strait_status ep_share_create(uint64_t bytes, struct ep_share_ticket *ticket, int *fd, void **base);
 

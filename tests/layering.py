@@ -15,7 +15,7 @@ ORDER = {
     "collective/engine": "ccomm tally liveness measure budget compare levels consensus peer proxy plan codec_rate hosts timing local op overlap decide join figures plugin",
     "checkpoint": "plugin boxes format group message storage folder crew rounding encode_host writer pipeline catalog packer save commit"
                   " walk reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
-    "ep": "arena share heap host_sync host_sum host_quantize host_route host_code host_move host_reduce host group handle",
+    "ep": "arena share heap host_sync host_sum host_quantize host_route host_code host_move host_reduce host proxy group handle",
     "ep/cuda": "memory side_stream coder run plugin",
     "ep/nccl_ep": "device arguments handle group step",
     "bench": "bench table fp8 data device process codec codec_device daemons moves transfer hosts pairs transfer_device ranks collective_rank collective checkpoint ep_reference ep_rank ep ep_device"

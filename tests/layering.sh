@@ -40,7 +40,7 @@ daemon            strait|internal|daemon|kernels|transport|proto
 client            strait|internal|client|proto
 collective        strait|internal|collective|transport|kernels
 checkpoint        strait|internal|checkpoint
-ep                strait|internal|ep
+ep                strait|internal|ep|transport
 frameworks        strait|frameworks
 tools             strait|internal|tools|kernels|proto|transport|daemon|client|collective|checkpoint|ep
 bench             $folders

@@ -13,6 +13,8 @@ set(STRAIT_LONG_TESTS
     coll_nonblocking_hosts1 coll_overflow_program_hosts2
     # 10^5 random shapes: the gate has 10^4.
     ep_many
+    # 200 random groups on two hosts: the gate has 5.
+    ep_hosts_emulated_many
     # 3000 random groups: the gate has 40.
     ep_phases_emulated_many
     # Checkpoints of hundreds of MiB.

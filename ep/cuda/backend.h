@@ -86,8 +86,10 @@ bool ep_cuda_coded_stage(const struct ep_cuda *cuda, const struct ep_stage_args 
 bool ep_cuda_coded_send_back(const struct ep_cuda *cuda, const struct ep_send_back_args *args, cudaStream_t stream);
 bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_args *args, cudaStream_t stream);
 
-/* ---- run.c: the phases that move rows, of all groups, on the current device. False: a launch failed -------------- */
+/* ---- run.c: the phases that move rows or tell of them, of all groups, on the current device. False: a launch failed
+ */
 
+bool ep_cuda_run_announce(const struct ep_cuda *cuda, const struct ep_announce_args *args, cudaStream_t stream);
 bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream);
 bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream);
 bool ep_cuda_run_stage(const struct ep_cuda *cuda, const struct ep_stage_args *args, cudaStream_t stream);

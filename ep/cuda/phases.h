@@ -60,6 +60,31 @@ struct ep_hand_over_args {
 cudaError_t ep_cuda_list(const struct ep_list_args *args, uint32_t multiprocessors, cudaStream_t stream);
 cudaError_t ep_cuda_hand_over(const struct ep_hand_over_args *args, uint32_t multiprocessors, cudaStream_t stream);
 
+/* ---- Groups of several hosts ------------------------------------------------------------------------------------- */
+
+/* What a signal is about. */
+enum ep_about {
+    EP_ABOUT_NOTHING,
+    EP_ABOUT_SENT,   /* what send has stored */
+    EP_ABOUT_STAGED, /* what stage has stored in the own arena */
+    EP_ABOUT_BACK,   /* what send_back has stored */
+};
+
+/* After the launch that signals `kind`, on the same stream: manifests for the ranks of other hosts, and signals. No
+ * wait. A group that has failed says nothing. */
+struct ep_manifest_args {
+    struct ep_group_view group;
+    struct ep_handle_view handle;
+    enum ep_flag kind; /* PROGRESS: of the one part */
+    enum ep_about about;
+    struct ep_announce announce; /* STAGED, raw: where the own rows are */
+    uint32_t row_bytes, scale_bytes;
+    bool lists, weights, scales, rows; /* whether SENT or STAGED has them */
+    bool announced;                    /* an announcement was stored */
+};
+
+cudaError_t ep_cuda_manifest(const struct ep_manifest_args *args, uint32_t multiprocessors, cudaStream_t stream);
+
 /* Of ep_handle_view.scratch. */
 uint64_t ep_cuda_scratch_bytes(const struct ep_group_view *group);
 
@@ -70,6 +95,7 @@ cudaError_t ep_cuda_load_move(void);
 cudaError_t ep_cuda_load_combine(void);
 cudaError_t ep_cuda_load_code(void);
 cudaError_t ep_cuda_load_quantize(void);
+cudaError_t ep_cuda_load_manifest(void);
 
 #ifdef __cplusplus
 }

@@ -37,6 +37,8 @@ static cudaError_t prepare(struct ep_cuda *cuda)
     if (error == cudaSuccess)
         error = ep_cuda_load_quantize();
     if (error == cudaSuccess)
+        error = ep_cuda_load_manifest();
+    if (error == cudaSuccess)
         error = cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking);
     return error;
 }
@@ -121,7 +123,7 @@ static uint64_t cuda_scratch_bytes(const struct ep_group_view *group, enum strai
 #define PHASE_OF_ROWS(name) PHASE_OF(name, ep_cuda_run_##name(cuda, args, stream))
 
 PHASE(route)
-PHASE(announce)
+PHASE_OF_ROWS(announce)
 PHASE_OF_ROWS(send)
 PHASE(plan)
 PHASE_OF_ROWS(receive)

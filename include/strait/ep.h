@@ -48,6 +48,9 @@
  * its tensor has. ERR_INVALID: an address is NULL or odd, or the layout another. Where rows are compressed they are not
  * used.
  *
+ * Hosts: ranks may be on several. Those of other hosts are reached by TCP, on the interface that NCCL would take; each
+ * group has a thread for that. Where tensors of peers are given they are not used then.
+ *
  * Threads: calls on one group, its handles included, must not run at once, strait_ep_async_error excepted.
  *
  * Failures of other ranks: whoever waits for a rank longer than timeout_ns gives up; strait_ep_async_error then names
@@ -83,7 +86,7 @@ enum strait_ep_algorithm { STRAIT_EP_LOW_LATENCY = 0, STRAIT_EP_HIGH_THROUGHPUT 
 enum strait_ep_layout { STRAIT_EP_EXPERT_MAJOR = 1, STRAIT_EP_RANK_MAJOR = 2, STRAIT_EP_FLAT = 3 };
 
 enum strait_ep_memory {
-    STRAIT_EP_HOST = 0, /* ranks are processes or threads of one host; calls compute on the calling thread */
+    STRAIT_EP_HOST = 0, /* ranks are processes or threads; calls compute on the calling thread */
     STRAIT_EP_CUDA = 1, /* of the device that is current when the group is made */
 };
 
@@ -123,11 +126,14 @@ struct strait_ep_config {
 };
 
 /* Makes a group; all ranks call it. ERR_INVALID (a limit, or configurations that differ: text says which field),
- * ERR_UNSUPPORTED (ranks on several hosts; memory CUDA without the plugin), ERR_NO_MEMORY, ERR_DEVICE, ERR_IO
- * (all_gather failed). All ranks fail if one does. On success the caller owns *group. */
+ * ERR_UNSUPPORTED (memory CUDA without the plugin), ERR_NO_MEMORY, ERR_DEVICE, ERR_IO (all_gather failed, or a host
+ * refuses the connection), ERR_TIMEOUT (a host is not reached within 10 s). All ranks fail if one does. On success the
+ * caller owns *group. */
 STRAIT_API enum strait_status strait_ep_group_create(const struct strait_ep_config *config,
                                                      struct strait_ep_group **group, char *text, size_t text_size);
-/* Frees a group whose handles are gone, after its work is done; NULL is allowed. Other ranks may go first. */
+/* Frees a group whose handles are gone, after its work is done; NULL is allowed. Other ranks may go first. With ranks
+ * of other hosts it waits up to 10 s until they have what this rank has sent: one that ends without this call may take
+ * along what they wait for. */
 STRAIT_API void strait_ep_group_destroy(struct strait_ep_group *group);
 
 /* Memory of the group's heap, which peers write to and read from without a copy in between; 256-byte aligned. NULL: no

@@ -123,7 +123,7 @@ class Group:
     timeout: seconds, after which a rank that is waited for is given up. mask: it is left out then (low latency).
     heap_bytes: of memory for alloc().
 
-    InvalidError, UnsupportedError (ranks of several hosts; cuda without the plugin), OutOfMemoryError, DeviceError.
+    InvalidError, UnsupportedError (cuda without the plugin), TimedOutError (a host that is not reached), OutOfMemoryError, DeviceError.
     """
 
     def __init__(

@@ -1,6 +1,8 @@
 #include "tests/emulated/lanes.h"
 
 #include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -303,11 +305,35 @@ static bool sleeps(warp *w, uint32_t often, uint32_t long_at_most)
     return w->asleep_until > step && step - last_progress < 2000;
 }
 
+// How long a launch that makes no progress waits for other processes, of EMULATED_WAIT_SECONDS; 0: there are none.
+static uint64_t patience_ns()
+{
+    static const char *seconds = getenv("EMULATED_WAIT_SECONDS");
+    return seconds != nullptr ? strtoull(seconds, nullptr, 10) * 1000000000u : 0;
+}
+
+static uint64_t clock_ns()
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return static_cast<uint64_t>(now.tv_sec) * 1000000000u + static_cast<uint64_t>(now.tv_nsec);
+}
+
+// After steps without progress. `since`: when this was first so, 0 not yet. False: nobody will make any.
+static bool may_go_on(uint64_t &since)
+{
+    since = since == 0 ? clock_ns() : since;
+    usleep(50);
+    return clock_ns() - since < patience_ns();
+}
+
 void run_launch(const void *function, const void *parameters, uint32_t blocks, uint32_t threads, uint32_t shared_bytes)
 {
     static const uint32_t sleepers[4][2] = {{0, 1}, {2000, 20000}, {300, 3000}, {40, 400}};
     const uint32_t *habit = sleepers[random_below(4)], room = 2 + random_below(blocks); // blocks side by side
     uint32_t begun = 0, side_by_side = 0;
+    const uint64_t stall = patience_ns() > 0 ? 5000 : STALL_STEPS;
+    uint64_t since = 0;
     kernel = function, kernel_parameters = parameters;
     for (step = last_progress = 0; begun < blocks || !warps.empty(); step++) {
         if (begun < blocks && side_by_side < room && (side_by_side == 0 || random_below(50) == 0)) {
@@ -316,7 +342,9 @@ void run_launch(const void *function, const void *parameters, uint32_t blocks, u
         }
         if (random_below(3) == 0)
             finish_a_load();
-        if (step - last_progress > STALL_STEPS)
+        if (step - last_progress <= stall)
+            since = 0;
+        else if (!may_go_on(since))
             fail("the launch does not end");
         const uint32_t number = random_below(static_cast<uint32_t>(warps.size()));
         if (sleeps(warps[number], habit[0], habit[1]))

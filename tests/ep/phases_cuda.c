@@ -53,6 +53,7 @@ static uint32_t coded_groups;
 static uint64_t phases, failures, survived, damaged;
 static bool with_codec; /* there is a codec for this GPU */
 static bool coded, far; /* worlds[1]: coded; its own rows are not in arenas */
+static uint64_t hosts;  /* bit r: rank r is on the second of two hosts; 0: there is one. Replicas are the arenas */
 static bool hostile;    /* kernels run alone, on what no rank would write, and must not touch other memory */
 /* Of the step. */
 static struct {
@@ -195,7 +196,7 @@ static void compare(const char *phase, uint32_t rank)
         require_cuda(ep_cuda_##name(args, MULTIPROCESSORS, NULL));                       \
     }
 RUN(route)
-RUN(announce)
+RUN_ROWS(announce)
 RUN_ROWS(send)
 RUN(plan)
 RUN_ROWS(receive)
@@ -250,8 +251,11 @@ static void draw_config(void)
     config.sm_budget = 1 + rng_below(&rng, 4);
     far = one_in(3);
     coded = with_codec && ranks * ranks * config.tokens_max * config.topk_max <= 400 && one_in(2);
-    const bool parts = (far || coded) && config.algorithm == STRAIT_EP_HIGH_THROUGHPUT;
-    require(ep_arena_plan(&config, coded, parts ? 1 + rng_below(&rng, EP_PARTS_MAX) : 0, &at) == STRAIT_OK);
+    hosts = one_in(3) ? rng_next(&rng) & ((1ull << ranks) - 1) : 0;
+    far |= hosts != 0;
+    const bool parts = (hosts != 0 ? coded : far || coded) && config.algorithm == STRAIT_EP_HIGH_THROUGHPUT;
+    const uint32_t most = hosts != 0 ? 1 : EP_PARTS_MAX;
+    require(ep_arena_plan(&config, coded, parts ? 1 + rng_below(&rng, most) : 0, &at) == STRAIT_OK);
 }
 
 static void open_cuda(struct rank *rank)
@@ -270,6 +274,22 @@ static void close_cuda(struct rank *rank)
     ep_cuda_coder_close(&rank->cuda);
     ep_cuda_side_close(&rank->cuda);
     require_cuda(cudaStreamDestroy(rank->cuda.stream));
+}
+
+/* What tells a proxy. That of coded rows is another than that of raw ones. */
+static void make_signals(struct world *world, struct rank *rank)
+{
+    struct ep_group_view *view = &rank->group;
+    const uint32_t before = rank->piece_count;
+    const uint64_t ranks = config.rank_count, all = ((uint64_t)config.topk_max + 1) * config.tokens_max;
+
+    view->remote = (hosts >> view->rank & 1) != 0 ? ~hosts & ((1ull << ranks) - 1) : hosts;
+    view->place_count = (uint32_t)all;
+    view->signals = piece(world, rank, "signals", EP_FLAG_KINDS * ranks * sizeof(*view->signals));
+    view->manifests = piece(world, rank, "manifests", EP_FLAG_KINDS * EP_MANIFESTS * ranks * sizeof(*view->manifests));
+    view->places = piece(world, rank, "places", EP_BUFFERS_LL * ranks * all * sizeof(*view->places));
+    for (uint32_t i = before; i < rank->piece_count && coded; i++)
+        rank->pieces[i].bytes = 0;
 }
 
 static void make_view(struct world *world, uint32_t number)
@@ -303,6 +323,9 @@ static void make_view(struct world *world, uint32_t number)
         view->state->active &= ~step.absent;
     for (uint32_t r = 0; r < config.rank_count; r++)
         view->arenas[r] = world->ranks[r].pieces[0].memory;
+    if (hosts != 0)
+        make_signals(world, rank);
+    rank->lasting = rank->piece_count;
 }
 
 static void make_group(void)
@@ -373,7 +396,8 @@ static void draw_step(void)
     step.wide_ids = one_in(2);
     step.gradients = !low_latency() && one_in(2);
     step.heap = config.heap_bytes != 0 && !coded && step.layout == STRAIT_EP_FLAT && one_in(2);
-    step.peers = !hostile && !coded && !low_latency() && step.layout == STRAIT_EP_FLAT && !step.heap && one_in(2);
+    step.peers =
+        !hostile && !coded && hosts == 0 && !low_latency() && step.layout == STRAIT_EP_FLAT && !step.heap && one_in(2);
     step.wants = !one_in(4);
     for (uint32_t r = 0; r < config.rank_count; r++)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
@@ -609,7 +633,7 @@ static void run_step(void)
             struct rank *rank = &worlds[w].ranks[r];
             release(&worlds[w], rank->handle.state);
             release(&worlds[w], rank->scratch);
-            drop_pieces(&worlds[w], rank, 1);
+            drop_pieces(&worlds[w], rank, rank->lasting);
         }
 }
 

@@ -228,6 +228,21 @@ TEST(random_shapes_of_processes)
 }
 END_TEST
 
+/* Ranks of one host share memory, others have TCP. */
+TEST(random_shapes_of_several_hosts)
+{
+    struct rng rng = rng_init(6);
+    uint32_t left = shapes() / 10;
+
+    while (left > 0) {
+        plan.lag = rng_below(&rng, 4) == 0;
+        random_plan(&rng, 2 + rng_below(&rng, 4), left);
+        world_run_hosts(plan.config.rank_count, 2 + rng_below(&rng, plan.config.rank_count - 1), run_plan, NULL);
+        left -= plan.count;
+    }
+}
+END_TEST
+
 /* ---- Chosen ones ------------------------------------------------------------------------------------------------- */
 
 static const struct {
@@ -326,6 +341,17 @@ TEST_LOOP(coded_rows_are_the_same_bits, 4)
 }
 END_TEST
 
+TEST_LOOP(rows_cross_hosts_raw_and_coded, 8)
+{
+    chosen_plan(_i / 2, REF_UNIFORM, 3);
+    plan.config.coding = _i % 2 ? STRAIT_EP_CODED : STRAIT_EP_RAW;
+    plan.paired = true;
+    world_run_hosts(4, 2, run_plan, NULL);
+    plan.paired = false;
+    world_run_hosts(4, 4, run_plan, NULL);
+}
+END_TEST
+
 TEST_LOOP(the_last_tokens_are_dropped_where_there_is_no_room, 2)
 {
     chosen_plan(2 + _i, REF_SKEWED, 4);
@@ -340,13 +366,13 @@ TEST_LOOP(the_last_tokens_are_dropped_where_there_is_no_room, 2)
 }
 END_TEST
 
-/* The largest group, of few tokens. */
-TEST_LOOP(sixty_four_ranks, 4)
+/* The largest group, of few tokens; last on eight hosts, LL and HT: processes, too many for sanitizers. */
+TEST_LOOP(sixty_four_ranks, STRIDE == 1 ? 6 : 4)
 {
     struct rng rng = rng_init(5);
     struct scenario *scenario = &plan.scenarios[0];
 
-    chosen_plan(_i, REF_UNIFORM, 1);
+    chosen_plan(_i < 4 ? _i : 2 * (_i - 4), REF_UNIFORM, 1);
     plan.config.tokens_max = scenario->tokens_max = 3;
     plan.config.experts = scenario->experts = 128;
     scenario->ranks = STRAIT_EP_RANKS_MAX;
@@ -354,7 +380,10 @@ TEST_LOOP(sixty_four_ranks, 4)
     for (uint32_t s = 0; s < scenario->ranks; s++)
         scenario->tokens[s] = s % 4;
     ref_draw(scenario, &rng, REF_UNIFORM);
-    world_run(STRAIT_EP_RANKS_MAX, false, run_plan, NULL);
+    if (_i < 4)
+        world_run(STRAIT_EP_RANKS_MAX, false, run_plan, NULL);
+    else
+        world_run_hosts(STRAIT_EP_RANKS_MAX, 8, run_plan, NULL);
 }
 END_TEST
 

@@ -123,6 +123,7 @@ static void run_killed(struct member *member)
     party_begin(&party, group, &scenario, member->rank, options);
     party_step(&party);
     party_end(&party);
+    world_barrier(member); /* a rank that is killed takes along what its proxy has not sent yet */
     group->view.timeout_ns = SHORT_NS;
     const uint64_t begin = now_ns(), late = machine_late_ns();
     require(try_step(group, member->rank, member->rank == GONE ? moment : NEVER) == STRAIT_ERR_TIMEOUT);
@@ -151,11 +152,12 @@ static int shared_files(void)
     return count;
 }
 
-TEST_LOOP(a_killed_rank_is_an_error_at_the_others_in_time, 4 * MOMENTS)
+/* On one host, and on two. */
+TEST_LOOP(a_killed_rank_is_an_error_at_the_others_in_time, 2 * 4 * MOMENTS)
 {
-    prepare(_i / MOMENTS, 4);
+    prepare(_i / MOMENTS % 4, 4);
     moment = _i % MOMENTS;
-    world_run(4, true, run_killed, NULL);
+    world_run_hosts(4, 1 + _i / (4 * MOMENTS), run_killed, NULL);
     require(shared_files() == 0);
 }
 END_TEST
@@ -169,6 +171,7 @@ static void run_masked(struct member *member)
 
     party_begin(&party, group, &scenario, member->rank, options);
     party_step(&party);
+    world_barrier(member);
     if (member->rank == GONE)
         raise(SIGKILL);
     party_update(&party);
@@ -195,12 +198,12 @@ static void run_masked(struct member *member)
     strait_ep_group_destroy(group);
 }
 
-TEST_LOOP(a_killed_rank_is_left_out_with_mask, 4)
+TEST_LOOP(a_killed_rank_is_left_out_with_mask, 8)
 {
     prepare(_i % 2, 4);
     config.mask = true;
-    config.coding = _i / 2 ? STRAIT_EP_CODED : STRAIT_EP_RAW;
-    world_run(4, true, run_masked, NULL);
+    config.coding = _i / 2 % 2 ? STRAIT_EP_CODED : STRAIT_EP_RAW;
+    world_run_hosts(4, 1 + _i / 4, run_masked, NULL);
 }
 END_TEST
 

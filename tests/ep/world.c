@@ -73,7 +73,16 @@ static void run_threads(struct running *running, uint32_t ranks)
         require(pthread_join(threads[rank], NULL) == 0);
 }
 
-static void run_processes(struct running *running, uint32_t ranks)
+/* For this process and those that it starts. */
+static void be_on_host(uint32_t host)
+{
+    char name[16];
+
+    snprintf(name, sizeof(name), "host-%u", host);
+    require(setenv("NCCL_HOSTID", name, 1) == 0 && setenv("NCCL_SOCKET_IFNAME", "=lo", 1) == 0);
+}
+
+static void run_processes(struct running *running, uint32_t ranks, uint32_t hosts)
 {
     pid_t children[STRAIT_EP_RANKS_MAX];
 
@@ -83,6 +92,8 @@ static void run_processes(struct running *running, uint32_t ranks)
         require(children[rank] >= 0);
         if (children[rank] == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (hosts > 1)
+                be_on_host(rank * hosts / ranks);
             running[rank].run(&running[rank].member);
             fflush(NULL);
             _exit(0);
@@ -96,7 +107,7 @@ static void run_processes(struct running *running, uint32_t ranks)
     }
 }
 
-void world_run(uint32_t ranks, bool processes, member_run *run, const void *context)
+static void run_world(uint32_t ranks, bool processes, uint32_t hosts, member_run *run, const void *context)
 {
     struct world *world = mmap(NULL, sizeof(*world), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     struct running running[STRAIT_EP_RANKS_MAX];
@@ -106,8 +117,18 @@ void world_run(uint32_t ranks, bool processes, member_run *run, const void *cont
     for (uint32_t rank = 0; rank < ranks; rank++)
         running[rank] = (struct running){{world, rank, context}, run};
     if (processes)
-        run_processes(running, ranks);
+        run_processes(running, ranks, hosts);
     else
         run_threads(running, ranks);
     munmap(world, sizeof(*world));
+}
+
+void world_run(uint32_t ranks, bool processes, member_run *run, const void *context)
+{
+    run_world(ranks, processes, 1, run, context);
+}
+
+void world_run_hosts(uint32_t ranks, uint32_t hosts, member_run *run, const void *context)
+{
+    run_world(ranks, true, hosts, run, context);
 }

@@ -6,7 +6,7 @@
 
 #include "tests/support.h"
 
-enum { WORLD_GATHER_BYTES = 512 };
+enum { WORLD_GATHER_BYTES = 4096 };
 
 /* In memory that all ranks share. */
 struct world {
@@ -28,6 +28,8 @@ typedef void member_run(struct member *member);
 /* Runs all ranks and waits for them. Of processes: one that is killed by SIGKILL is no failure, any other end but
  * exit(0) is. */
 void world_run(uint32_t ranks, bool processes, member_run *run, const void *context);
+/* Of processes, which are told that they are on so many hosts, ranks in a row on each. */
+void world_run_hosts(uint32_t ranks, uint32_t hosts, member_run *run, const void *context);
 
 /* all_gather of a member: strait_ep_config.context is the member. */
 int world_gather(void *member, const void *send, void *receive, size_t bytes);

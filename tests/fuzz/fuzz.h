@@ -47,6 +47,7 @@ void fuzz_coll_report(const uint8_t *data, size_t size);
 
 /* fuzz_ep.c */
 void fuzz_ep(const uint8_t *data, size_t size);
+void fuzz_ep_frames(const uint8_t *data, size_t size);
 
 /* fuzz_collective.c */
 void fuzz_rendezvous(const uint8_t *data, size_t size);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "ep/host.h"
+#include "tests/ep/proxy_link.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { RANKS = 2, TOKENS = 5, TOPK = 3, EXPERTS = 6, LOCAL = EXPERTS / RANKS, ROW = 32, HEAP = 1024, PIECES = 40 };
@@ -210,6 +211,27 @@ void fuzz_ep(const uint8_t *data, size_t size)
         combine(context, piece(LOCAL * RANKS * TOKENS * ROW));
     require(!ep_host_failed(&group) == (report == 0));
     ep_host_ops.close(context);
+    while (piece_count > 0)
+        free(pieces[--piece_count]);
+}
+
+/* Foreign bytes as what the proxy of a rank on another host says: frames with the length that each claims to send. What
+ * they may write is written. */
+void fuzz_ep_frames(const uint8_t *data, size_t size)
+{
+    enum { FRAME = 4 + 4 + 8 + 8 };
+    struct strait_ep_config config;
+    struct ep_proxy_peer peer;
+
+    piece_count = 0;
+    begin_group(CODED, &config);
+    link_begin(&peer, &group);
+    for (; size >= FRAME && peer.link != NULL; data += FRAME, size -= FRAME) {
+        const uint64_t bytes = load_le64(data + 16);
+        void *to = arrive(load_le32(data), load_le32(data + 4), load_le64(data + 8), bytes);
+        if (to != NULL)
+            memset(to, 1, bytes);
+    }
     while (piece_count > 0)
         free(pieces[--piece_count]);
 }

@@ -9,6 +9,9 @@
  *     times    p50 and p99 of dispatch and combine, LL 128 and HT 4096 tokens, hidden 7168, top-8 of 256, BF16 and
  *              FP8, which are a graph each; without peer access raw and coded
  *
+ * `hosts` before the scenes: ranks are processes that are told to be on a host each, so that all but the own rows goes
+ * by TCP; they share the first GPU, under MPS.
+ *
  * With several GPUs ranks are processes, one on each of the first 2 and of the first 4, and for shapes threads as well;
  * with one GPU they are two threads, whose kernels fit on it side by side. Each scene runs with peer access and,
  * `host`, without (NCCL_P2P_DISABLE). STRAIT_TEST_SEED, STRAIT_TEST_GROUPS (40). Exit status 77: there is no GPU. */
@@ -311,8 +314,13 @@ static void play(const struct scene *scene, uint32_t ranks, bool threads, bool n
         if (no_peers)
             require(setenv("NCCL_P2P_DISABLE", "1", 1) == 0);
         printf("%s: %u ranks, %s%s\n", scene->name, ranks, threads ? "threads" : "processes",
-               no_peers ? ", without peer access" : "");
-        world_run(ranks, !threads, scene->run, NULL);
+               setting.hosts > 1 ? " on hosts of their own"
+               : no_peers        ? ", without peer access"
+                                 : "");
+        if (setting.hosts > 1)
+            world_run_hosts(ranks, setting.hosts, scene->run, NULL);
+        else
+            world_run(ranks, !threads, scene->run, NULL);
         fflush(NULL);
         _exit(0);
     }
@@ -348,10 +356,23 @@ int main(int argc, char **argv)
         play(&scenes[COUNT(scenes) - 1], 1, true, false);
         return 0;
     }
+    if (argc == 2 && strcmp(argv[1], "--hosts") == 0) {
+        setting.alone = true;
+        setting.hosts = 2;
+        play(&scenes[0], 2, false, false);
+        play(&scenes[0], 3, false, false);
+        return 0;
+    }
+    if (argc > 1 && strcmp(argv[1], "hosts") == 0) {
+        setting.hosts = 2;
+        setting.devices = 1;
+        argv++, argc--;
+    }
     for (int s = 0; s < COUNT(scenes); s++)
         for (int no_peers = 0; no_peers < 2 && is_named(scenes[s].name, argc - 1, argv + 1); no_peers++) {
             if (setting.devices == 1) {
-                play(&scenes[s], 2, true, no_peers);
+                if (setting.hosts == 0 || no_peers == 0)
+                    play(&scenes[s], 2, setting.hosts == 0, no_peers);
                 continue;
             }
             for (uint32_t ranks = 2; ranks <= 4 && (int)ranks <= setting.devices; ranks += 2) {

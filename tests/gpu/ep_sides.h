@@ -10,7 +10,7 @@ struct ep_setting {
     int devices;
     bool threads, no_peers, alone;
     uint64_t seed;
-    uint32_t groups;
+    uint32_t groups, hosts; /* hosts: 0, one */
 };
 extern struct ep_setting setting;
 

@@ -9,8 +9,8 @@ The backward pass of a dispatch is a combine with the same routing, and of a com
 part in the same ones: outputs have to be used in the loss on each rank, also where no row came. Sums are in the order
 of ranks (strait/ep.h, "Order of combine"), so results are the same bits each time.
 
-CPU tensors go through shared memory between processes of one host, CUDA tensors between GPUs of one host, on the
-current stream.
+CPU tensors go through shared memory between processes of one host, CUDA tensors between its GPUs, on the current
+stream; between hosts both go by TCP.
 """
 
 from __future__ import annotations
