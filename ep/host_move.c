@@ -132,7 +132,7 @@ enum strait_status ep_host_send(void *context, const struct ep_send_args *args, 
     (void)stream;
     if (ep_host_failed(group))
         return STRAIT_OK;
-    if (!group->low_latency && args->rows != NULL && !ep_host_wait(group, EP_FLAG_READY, epoch))
+    if (!group->low_latency && args->signal == EP_FLAG_DATA && !ep_host_wait(group, EP_FLAG_READY, epoch))
         return STRAIT_OK;
     if (args->keep_weights)
         memcpy(args->handle.weights, args->weights, (size_t)args->tokens * args->handle.topk * sizeof(float));

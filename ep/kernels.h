@@ -311,14 +311,20 @@ struct ep_announce_args {
     struct ep_announce announce;
 };
 
-/* Sends records of own tokens. For each rank d that takes part and each place j below send_count[d], with t =
- * send_token[d][j], stores in the arena of d:
- *   lists     numbers of record rank * B + j: own_topk[t] (all K, experts of other ranks too), then t; and send_count
- * as row `rank` of counts, also where all of it is 0 weights   weights[t] at the slot scales    the row at the slot
- *   rows      raw: the row at the slot of the rows area, or HT at what d has announced. Slots beyond the rows that d
- * has announced are left out: d finds that out itself. Coded: one chunk for d, of the list's rows in its order, to
- * chunk `rank` of d's arena; for the rank itself not a chunk, but rows in its rows area HT with rows: waits for READY
- * first. Then signals `signal`. keep_weights: copies weights to handle.weights. */
+/* Sends records of own tokens. HT with DATA: waits for READY first, also without rows, so that what is announced here
+ * in the next call replaces nothing that a rank has yet to be told. For each rank d that takes part and each place j
+ * below send_count[d], with t = send_token[d][j], stores in the arena of d:
+ *
+ *   lists     numbers of record rank * B + j: own_topk[t] (all K, experts of other ranks too), then t; and
+ *             send_count as row `rank` of counts, also where all of it is 0
+ *   weights   weights[t] at the slot
+ *   scales    the row at the slot
+ *   rows      raw: the row at the slot of the rows area, or HT at what d has announced. Slots beyond the rows
+ *             that d has announced are left out: d finds that out itself. Coded: one chunk for d, of the list's
+ *             rows in its order, to chunk `rank` of d's arena; for the rank itself not a chunk, but rows in its
+ *             rows area
+ *
+ * Then signals `signal`. keep_weights: copies weights to handle.weights. */
 struct ep_send_args {
     struct ep_group_view group;
     struct ep_handle_view handle;

@@ -185,7 +185,8 @@ DEVICE void keep_weights(const ep_send_args &args, word_shares &shares)
 // For all threads. False: the group has failed.
 DEVICE bool find_rooms(const ep_send_args &args, send_shared &at)
 {
-    if (!args.group.low_latency && args.rows != nullptr && args.part == 0 &&
+    const bool first = args.part == 0 || args.rows == nullptr;
+    if (!args.group.low_latency && args.signal == EP_FLAG_DATA && first &&
         !wait_ranks(args.group, EP_FLAG_READY, at.call))
         return false;
     for (uint32_t rank = threadIdx.x; rank < args.group.rank_count; rank += THREADS) {
