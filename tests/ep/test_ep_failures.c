@@ -627,6 +627,32 @@ TEST(memory_of_another_host_is_not_mistaken_for_ours)
 }
 END_TEST
 
+/* Rank 1 has no interface for ranks of other hosts. */
+static void run_unreachable(struct member *member)
+{
+    struct strait_ep_config own = config;
+    const struct strait_ep_config base = world_config(member);
+    struct strait_ep_group *group;
+    char text[200];
+
+    own.size = base.size;
+    own.all_gather = base.all_gather;
+    own.context = base.context;
+    own.rank = base.rank;
+    own.rank_count = base.rank_count;
+    if (member->rank == 1)
+        require(setenv("NCCL_SOCKET_IFNAME", "=none", 1) == 0);
+    require(strait_ep_group_create(&own, &group, text, sizeof(text)) == STRAIT_ERR_IO);
+    require(strstr(text, member->rank == 1 ? "no address" : "rank 1") != NULL);
+}
+
+TEST(all_ranks_refuse_when_one_cannot_be_reached)
+{
+    prepare(2, 4);
+    world_run_hosts(4, 2, run_unreachable, NULL);
+}
+END_TEST
+
 /* ---- Calls out of order ------------------------------------------------------------------------------------------ */
 
 static struct strait_ep_dispatch_in dispatch_in(void *rows)

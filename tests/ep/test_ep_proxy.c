@@ -169,6 +169,34 @@ TEST(what_comes_twice_ends_the_link)
 }
 END_TEST
 
+/* ---- Connecting -------------------------------------------------------------------------------------------------- */
+
+TEST(a_host_that_refuses_is_named)
+{
+    struct ep_proxy_info infos[RANKS] = {{{0}, {0}}};
+    struct ep_proxy *proxy;
+    char text[200] = "";
+
+    require(setenv("NCCL_SOCKET_IFNAME", "=lo", 1) == 0);
+    require(ep_proxy_create(&view, &infos[0], &proxy) == STRAIT_OK && infos[0].address.port != 0);
+    infos[1].address = infos[0].address;
+    infos[1].address.port = 1;
+    require(ep_proxy_start(proxy, &view, infos, text, sizeof(text)) == STRAIT_ERR_IO);
+    require(strstr(text, "rank 1, on another host, cannot be connected to: ") != NULL && strstr(text, " port 1"));
+    ep_proxy_destroy(proxy, 0);
+}
+END_TEST
+
+TEST(without_an_address_there_is_no_proxy)
+{
+    struct ep_proxy_info info;
+    struct ep_proxy *proxy;
+
+    require(setenv("NCCL_SOCKET_IFNAME", "=none", 1) == 0);
+    require(ep_proxy_create(&view, &info, &proxy) == STRAIT_ERR_IO);
+}
+END_TEST
+
 int main(void)
 {
     return run_tests("ep_proxy", setup, teardown);
