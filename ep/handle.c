@@ -229,13 +229,15 @@ static bool scales_good(const struct strait_ep_group *group, const struct strait
                                     scales->row_bytes % 4 == 0 && scales->row_bytes <= group->config.scale_bytes_max);
 }
 
-/* Tensors of peers, NULL: none. */
+/* Tensors of peers, NULL: none. Those of ranks of other hosts are not looked at. */
 static bool peers_good(const struct strait_ep_handle *handle, void *const *peers)
 {
+    const struct ep_group_view *group = &handle->group->view;
+
     if (peers == NULL)
         return true;
-    for (uint32_t rank = 0; rank < handle->group->config.rank_count; rank++)
-        if (peers[rank] == NULL || (uintptr_t)peers[rank] % 16 != 0)
+    for (uint32_t rank = 0; rank < group->rank_count; rank++)
+        if ((group->remote >> rank & 1) == 0 && (peers[rank] == NULL || (uintptr_t)peers[rank] % 16 != 0))
             return false;
     return handle->view.layout == STRAIT_EP_FLAT;
 }

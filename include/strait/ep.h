@@ -49,7 +49,7 @@
  * used.
  *
  * Hosts: ranks may be on several. Those of other hosts are reached by TCP, on the interface that NCCL would take; each
- * group has a thread for that. Where tensors of peers are given they are not used then.
+ * group has a thread for that. Tensors of peers are not used then, and those of other hosts may be NULL.
  *
  * Threads: calls on one group, its handles included, must not run at once, strait_ep_async_error excepted.
  *

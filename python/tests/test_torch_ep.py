@@ -41,17 +41,23 @@ def test_steps_and_gradients_are_those_of_one_process(tmp_path):
 
 
 @pytest.mark.skipif(not TRAIN.exists(), reason="the examples are not there")
-@pytest.mark.parametrize("arguments", [["--dtype", "float32"], ["--dtype", "bfloat16", "--coding", "coded"]])
-def test_the_example_trains_as_one_process_does(arguments):
+@pytest.mark.parametrize(
+    ("arguments", "hosts"),
+    [(["--dtype", "float32"], 1), (["--dtype", "bfloat16", "--coding", "coded"], 1), (["--dtype", "float32"], 2)],
+)
+def test_the_example_trains_as_one_process_does(arguments, hosts):
     import socket
 
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = str(found.getsockname()[1])
-    environment = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment = {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "NCCL_SOCKET_IFNAME": "=lo"}
     outputs = run_ranks(
         4,
         lambda rank: [str(TRAIN), "--steps", "6", *arguments],
-        lambda rank: environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
+        lambda rank: (
+            environment | {"RANK": str(rank), "LOCAL_RANK": str(rank), "NCCL_HOSTID": f"host-{rank * hosts // 4}"}
+        ),
     )
-    assert "bit for bit" in outputs[0] and "4 ranks, shared memory" in outputs[0], outputs[0]
+    medium = "4 ranks, shared memory and TCP:" if hosts > 1 else "4 ranks, shared memory:"
+    assert "bit for bit" in outputs[0] and medium in outputs[0], outputs[0]
