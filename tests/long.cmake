@@ -15,8 +15,8 @@ set(STRAIT_LONG_TESTS
     ep_many
     # 200 random groups on two hosts: the gate has 5.
     ep_hosts_emulated_many
-    # 3000 random groups: the gate has 40.
-    ep_phases_emulated_many
+    # 600 random groups, and 10^5 small shapes: the gate has 40 groups.
+    ep_phases_emulated_many ep_phases_emulated_small
     # Checkpoints of hundreds of MiB.
     checkpoint_reshard_large
     # Builds of packages, and roots of distributions to install them in.

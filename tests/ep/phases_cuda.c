@@ -3,7 +3,8 @@
  * memory of all ranks is compared: arenas, handles, outputs, state. Coded groups are compared with groups that are not,
  * but for rows in arenas.
  *
- *   ep_phases [groups [seed]] */
+ *   ep_phases [groups [seed [small]]]   small: few tokens with short rows, so that many shapes are tried in little time
+ */
 #include <cuda_runtime_api.h>
 #include <string.h>
 
@@ -50,6 +51,8 @@ static struct ep_host host; /* not coded: nothing in it */
 static struct strait_ep_config config;
 static struct ep_arena at;
 static uint32_t coded_groups;
+static uint64_t shapes;
+static bool small;
 static uint64_t phases, failures, survived, damaged;
 static bool with_codec; /* there is a codec for this GPU */
 static bool coded, far; /* worlds[1]: coded; its own rows are not in arenas */
@@ -234,23 +237,26 @@ static bool one_in(uint32_t n)
 
 static void draw_config(void)
 {
-    const bool many = one_in(12), long_rows = one_in(8);
-    const uint32_t ranks = many ? 33 + rng_below(&rng, RANKS - 32) : 1 + rng_below(&rng, 6);
+    const bool many = !small && one_in(12), long_rows = !small && one_in(8);
+    const uint32_t ranks = small  ? 1 + rng_below(&rng, 3)
+                           : many ? 33 + rng_below(&rng, RANKS - 32)
+                                  : 1 + rng_below(&rng, 6);
 
     config = (struct strait_ep_config){.rank_count = ranks,
                                        .algorithm = one_in(2) ? STRAIT_EP_LOW_LATENCY : STRAIT_EP_HIGH_THROUGHPUT};
-    config.experts = ranks * (one_in(10) ? 1 + rng_below(&rng, STRAIT_EP_EXPERTS_MAX / ranks) : 1 + rng_below(&rng, 6));
-    config.tokens_max = many || long_rows ? 1 + rng_below(&rng, 4) : 1 + rng_below(&rng, one_in(6) ? 220 : 24);
-    config.row_bytes_max = 16 * (long_rows ? 1 + rng_below(&rng, 2000) : 1 + rng_below(&rng, 12));
+    config.experts =
+        ranks * (!small && one_in(10) ? 1 + rng_below(&rng, STRAIT_EP_EXPERTS_MAX / ranks) : 1 + rng_below(&rng, 6));
+    config.tokens_max = small || many || long_rows ? 1 + rng_below(&rng, 4) : 1 + rng_below(&rng, one_in(6) ? 220 : 24);
+    config.row_bytes_max = 16 * (long_rows ? 1 + rng_below(&rng, 2000) : 1 + rng_below(&rng, small ? 4 : 12));
     config.scale_bytes_max = one_in(2) ? 4 * rng_below(&rng, 6) : 0;
-    config.topk_max = 1 + rng_below(&rng, one_in(6) ? STRAIT_EP_TOPK_MAX : 8);
+    config.topk_max = 1 + rng_below(&rng, !small && one_in(6) ? STRAIT_EP_TOPK_MAX : small ? 4 : 8);
     config.overflow = one_in(6) ? STRAIT_EP_TRAP : STRAIT_EP_DROP;
     config.mask = config.algorithm == STRAIT_EP_LOW_LATENCY && one_in(3);
     config.heap_bytes = one_in(2) ? (uint64_t)config.row_bytes_max * ranks * config.tokens_max : 0;
     config.receive_max = one_in(3) ? 1 + rng_below(&rng, ranks * config.tokens_max) : 0;
-    config.sm_budget = 1 + rng_below(&rng, 4);
+    config.sm_budget = 1 + rng_below(&rng, small ? 2 : 4);
     far = one_in(3);
-    coded = with_codec && ranks * ranks * config.tokens_max * config.topk_max <= 400 && one_in(2);
+    coded = with_codec && ranks * ranks * config.tokens_max * config.topk_max <= 400 && one_in(small ? 8 : 2);
     hosts = one_in(3) ? rng_next(&rng) & ((1ull << ranks) - 1) : 0;
     far |= hosts != 0;
     const bool parts = (hosts != 0 ? coded : far || coded) && config.algorithm == STRAIT_EP_HIGH_THROUGHPUT;
@@ -616,12 +622,13 @@ static void run_high_throughput(void)
 
 static void run_step(void)
 {
+    shapes++;
     draw_step();
     for (int w = 0; w < 2; w++)
         for (uint32_t r = 0; r < config.rank_count; r++)
             make_handle(&worlds[w], &worlds[w].ranks[r]);
     make_inputs();
-    for (uint32_t again = 0; again < 2; again++) {
+    for (uint32_t again = 0; again < (small ? 1 : 2); again++) {
         PHASE(route, ep_route_args, .topk = r->topk, .topk_bytes = step.number_bytes, .tokens = step.tokens[i]);
         if (low_latency())
             run_low_latency();
@@ -645,7 +652,7 @@ static void run_group(void)
         step.absent = 1ull << rng_below(&rng, config.rank_count) | (one_in(2) ? 1ull << 62 : 0);
     make_group();
     coded_groups += coded;
-    for (uint32_t i = 0; i < (hostile ? 1 : 3) && !any_failed(); i++)
+    for (uint32_t i = 0; i < (hostile ? 1 : small ? 12 : 3) && !any_failed(); i++)
         run_step();
     failures += any_failed();
     for (uint32_t r = 0; r < config.rank_count; r++) {
@@ -674,6 +681,7 @@ int main(int argc, char **argv)
         return 77;
     }
     with_codec = strait_codec_get("cuda") != NULL;
+    small = argc > 3 && strcmp(argv[3], "small") == 0;
     rng = rng_init(argc > 2 ? strtoull(argv[2], NULL, 0) : 1);
     for (uint32_t i = 0; i < groups; i++)
         run_group();
@@ -682,8 +690,8 @@ int main(int argc, char **argv)
         run_group();
     printf("%llu ranks went on with what others made up, %llu found damaged rows\n", (unsigned long long)survived,
            (unsigned long long)damaged);
-    printf("%u groups, %u of them coded, %llu phases, %llu groups failed as they should\n", groups, coded_groups,
-           (unsigned long long)phases, (unsigned long long)failures);
+    printf("%u groups, %u of them coded, %llu shapes, %llu phases, %llu groups failed as they should\n", groups,
+           coded_groups, (unsigned long long)shapes, (unsigned long long)phases, (unsigned long long)failures);
     require(groups < 40 || (failures > 0 && survived > 0 && (damaged > 0 || !with_codec)));
     return 0;
 }
