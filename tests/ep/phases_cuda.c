@@ -521,7 +521,8 @@ static void spoil_lists(void)
     const uint8_t *base = rank->group.arenas[me];
     const uint32_t count = ep_counts_of(&rank->group, me, epoch, from)[me];
 
-    if (one_in(2) || count == 0 || count > config.tokens_max) {
+    /* A row that does not come leaves what was there before: of another call where own rows are not in the arena. */
+    if (far || coded || one_in(2) || count == 0 || count > config.tokens_max) {
         const uint8_t *place = (const uint8_t *)&ep_counts_of(&rank->group, me, epoch, from)[me];
         spoil(me, (uint64_t)(place - base), config.tokens_max + 1 + rng_below(&rng, 5));
         return;
