@@ -38,7 +38,7 @@ def test_tokens_are_those_of_one_process(tmp_path):
 
 @pytest.mark.skipif(not CAN_LIMIT, reason="a link needs root, ip and tc")
 def test_a_link_is_waited_for_less_by_what_is_coded():
-    ran = run("--tokens", 1024, "--repeat", 3, "--gbit", 0.5, "--json")
+    ran = run("--tokens", 256, "--repeat", 3, "--gbit", 0.125, "--json")
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout)
     then = {(row["coding"], row["by_layer"]): row["then"] for row in found["rows"]}
