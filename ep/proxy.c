@@ -109,6 +109,15 @@ bool ep_proxy_peer_send(struct ep_proxy_peer *peer)
     return any;
 }
 
+bool ep_proxy_peer_flush(struct ep_proxy_peer *peer)
+{
+    if (peer->link != NULL && !peer->flushing && peer->manifest == NULL && !begin_signal(peer)) {
+        peer->flushing = true;
+        send_frame(peer, EP_FRAME_FLUSH, 0, 0, NULL, 0);
+    }
+    return peer->link == NULL || peer->flushed;
+}
+
 /* ---- Receiving --------------------------------------------------------------------------------------------------- */
 
 /* NULL: the range is not one of what a rank may write. */
@@ -255,16 +264,8 @@ static bool is_flushed(struct ep_proxy *proxy)
 {
     bool all = true;
 
-    for (uint32_t i = 0; i < proxy->count; i++) {
-        struct ep_proxy_peer *peer = &proxy->peers[i];
-        if (peer->link == NULL)
-            continue;
-        if (!peer->flushing) {
-            peer->flushing = true;
-            send_frame(peer, EP_FRAME_FLUSH, 0, 0, NULL, 0);
-        }
-        all = all && (peer->flushed || peer->link == NULL);
-    }
+    for (uint32_t i = 0; i < proxy->count; i++)
+        all = ep_proxy_peer_flush(&proxy->peers[i]) && all;
     return all;
 }
 
@@ -278,7 +279,7 @@ static void *run(void *argument)
         const bool leaving = __atomic_load_n(&proxy->leaving, __ATOMIC_ACQUIRE) != 0;
         const bool moved = progress(proxy);
         quiet = moved ? 0 : quiet + (quiet < BUSY_TURNS);
-        if (leaving && ((!moved && is_flushed(proxy)) || now_ms() >= proxy->deadline_ms))
+        if (leaving && (is_flushed(proxy) || now_ms() >= proxy->deadline_ms))
             return NULL;
         if (!moved)
             rest(proxy, quiet < BUSY_TURNS);

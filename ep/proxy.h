@@ -75,5 +75,8 @@ extern const struct transport_events ep_proxy_events;
 
 /* Hands to the transport what it has room for. False: there was nothing. */
 bool ep_proxy_peer_send(struct ep_proxy_peer *peer);
+/* Once all signals have been handed over, asks to be told when they are there. True: they are, or the link has ended.
+ */
+bool ep_proxy_peer_flush(struct ep_proxy_peer *peer);
 
 #endif
