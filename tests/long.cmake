@@ -23,7 +23,7 @@ set(STRAIT_LONG_TESTS
     packages wheel image kubernetes)
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
-set(long_address)
+set(long_address ep_hosts_emulated)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
     cli demo coll_memory coll_groups_hosts2 layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
