@@ -209,11 +209,6 @@ struct offer {
     struct ep_proxy_info proxy; /* where ranks are on several hosts */
 };
 
-static bool is_remote(const struct strait_ep_group *group, uint32_t rank)
-{
-    return (group->view.remote >> rank & 1) != 0;
-}
-
 static enum strait_status create_arena(struct strait_ep_group *group, struct offer *offer, int *fd)
 {
     const uint32_t me = group->config.rank;
@@ -234,33 +229,33 @@ static enum strait_status create_arena(struct strait_ep_group *group, struct off
 static bool alloc_signals(struct strait_ep_group *group)
 {
     const struct strait_ep_config *config = &group->config;
-    struct ep_group_view *view = &group->view, *carried = &group->carried;
+    struct ep_group_view *view = &group->view, *host_view = &group->host_view;
     const uint64_t ranks = config->rank_count, local = config->experts / config->rank_count;
     const uint64_t rows = config->topk_max < local ? config->topk_max : local;
     const uint64_t places = config->algorithm == STRAIT_EP_LOW_LATENCY ? config->tokens_max * rows : 1;
     void *device[3] = {NULL};
 
-    carried->signals =
+    host_view->signals =
         group->ops->alloc_pinned(group->context, EP_FLAG_KINDS * ranks * sizeof(*view->signals), &device[0]);
-    carried->manifests = group->ops->alloc_pinned(
+    host_view->manifests = group->ops->alloc_pinned(
         group->context, EP_FLAG_KINDS * EP_MANIFESTS * ranks * sizeof(*view->manifests), &device[1]);
-    carried->places =
+    host_view->places =
         group->ops->alloc_pinned(group->context, EP_BUFFERS_LL * ranks * places * sizeof(*view->places), &device[2]);
     view->signals = device[0];
     view->manifests = device[1];
     view->places = device[2];
-    view->place_count = carried->place_count = (uint32_t)places;
-    return carried->signals != NULL && carried->manifests != NULL && carried->places != NULL;
+    view->place_count = host_view->place_count = (uint32_t)places;
+    return host_view->signals != NULL && host_view->manifests != NULL && host_view->places != NULL;
 }
 
 static void free_signals(struct strait_ep_group *group)
 {
-    void *const memory[] = {group->carried.signals, group->carried.manifests, group->carried.places};
+    void *const memory[] = {group->host_view.signals, group->host_view.manifests, group->host_view.places};
 
     for (int i = 0; i < 3; i++)
         if (memory[i] != NULL)
             group->ops->free_pinned(group->context, memory[i]);
-    group->carried = (struct ep_group_view){0};
+    group->host_view = (struct ep_group_view){0};
 }
 
 /* What a rank needs beside its arena where others are on other hosts. */
@@ -268,11 +263,11 @@ static enum strait_status create_proxy(struct strait_ep_group *group, struct ep_
 {
     if (!alloc_signals(group))
         return STRAIT_ERR_NO_MEMORY;
-    group->carried.rank = group->config.rank;
-    group->carried.rank_count = group->config.rank_count;
-    group->carried.remote = group->view.remote;
-    group->carried.at = group->view.at;
-    const enum strait_status status = ep_proxy_create(&group->carried, info, &group->proxy);
+    group->host_view.rank = group->config.rank;
+    group->host_view.rank_count = group->config.rank_count;
+    group->host_view.remote = group->view.remote;
+    group->host_view.at = group->view.at;
+    const enum strait_status status = ep_proxy_create(&group->host_view, info, &group->proxy);
     return status == STRAIT_ERR_IO ? tell(told, status, "no address that ranks of other hosts could reach") : status;
 }
 
@@ -288,10 +283,10 @@ static uint32_t maker_of(const struct strait_ep_group *group, uint32_t rank)
     uint32_t here = 0;
 
     for (uint32_t i = 0; i < group->config.rank_count; i++)
-        here += !is_remote(group, i);
+        here += !ep_is_remote(&group->view, i);
     here = rank % here;
     for (uint32_t i = 0;; i++)
-        if (!is_remote(group, i) && here-- == 0)
+        if (!ep_is_remote(&group->view, i) && here-- == 0)
             return i;
 }
 
@@ -302,7 +297,7 @@ static enum strait_status share_replicas(struct strait_ep_group *group, struct r
     struct replicas own = {.status = STRAIT_OK};
 
     for (uint32_t rank = 0; rank < group->config.rank_count && own.status == STRAIT_OK; rank++)
-        if (is_remote(group, rank) && maker_of(group, rank) == group->config.rank)
+        if (ep_is_remote(&group->view, rank) && maker_of(group, rank) == group->config.rank)
             own.status = ep_share_create(group->view.at.bytes, &own.tickets[rank], &fds[rank], &group->bases[rank]);
     if (own.status != STRAIT_OK)
         tell(told, (enum strait_status)own.status, "no memory for replicas of arenas");
@@ -317,11 +312,12 @@ static enum strait_status map_arenas(struct strait_ep_group *group, const struct
     const uint64_t bytes = group->view.at.bytes;
 
     for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
-        const struct ep_share_ticket *ticket =
-            is_remote(group, rank) ? &replicas[maker_of(group, rank)].tickets[rank] : &offers[rank].ticket.share;
+        const struct ep_share_ticket *ticket = ep_is_remote(&group->view, rank)
+                                                   ? &replicas[maker_of(group, rank)].tickets[rank]
+                                                   : &offers[rank].ticket.share;
         enum strait_status status = STRAIT_OK;
         void *device = NULL;
-        *culprit = is_remote(group, rank) ? maker_of(group, rank) : rank;
+        *culprit = ep_is_remote(&group->view, rank) ? maker_of(group, rank) : rank;
         if (rank != group->config.rank && group->peer)
             status = group->ops->arena_map(group->context, rank, offers[rank].ticket.bytes, bytes, &group->bases[rank]);
         else if (group->bases[rank] == NULL)
@@ -361,9 +357,9 @@ static enum strait_status start_proxy(struct strait_ep_group *group, const struc
 
     for (uint32_t rank = 0; rank < group->config.rank_count; rank++) {
         infos[rank] = offers[rank].proxy;
-        group->carried.arenas[rank] = group->bases[rank];
+        group->host_view.arenas[rank] = group->bases[rank];
     }
-    const enum strait_status status = ep_proxy_start(group->proxy, &group->carried, infos, text, sizeof(text));
+    const enum strait_status status = ep_proxy_start(group->proxy, &group->host_view, infos, text, sizeof(text));
     return status == STRAIT_OK ? status : tell(told, status, text);
 }
 

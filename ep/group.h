@@ -23,8 +23,8 @@ struct strait_ep_group {
     const char *medium;
     /* Where some ranks are on other hosts. */
     struct ep_proxy *proxy;
-    struct ep_group_view carried; /* the proxy's: addresses of the host */
-    uint64_t *report;             /* the host's address of view.report */
+    struct ep_group_view host_view; /* of the proxy: with addresses of the host */
+    uint64_t *report;               /* the host's address of view.report */
     struct ep_heap heap;
     uint64_t calls; /* begun */
     struct ep_open_call open[2];

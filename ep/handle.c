@@ -237,7 +237,7 @@ static bool peers_good(const struct strait_ep_handle *handle, void *const *peers
     if (peers == NULL)
         return true;
     for (uint32_t rank = 0; rank < group->rank_count; rank++)
-        if ((group->remote >> rank & 1) == 0 && (peers[rank] == NULL || (uintptr_t)peers[rank] % 16 != 0))
+        if (!ep_is_remote(group, rank) && (peers[rank] == NULL || (uintptr_t)peers[rank] % 16 != 0))
             return false;
     return handle->view.layout == STRAIT_EP_FLAT;
 }

@@ -32,11 +32,11 @@ void ep_host_set_flag(const struct ep_group_view *group, uint32_t owner, enum ep
                       uint64_t epoch);
 /* Adds `bytes` of memory to what the signal of this kind and epoch is about, if `rank` is on another host. The memory
  * is in the arena of that rank, or in the own one. */
-void ep_host_bring(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
-                   const void *memory, uint64_t bytes);
+void ep_host_add_range(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                       const void *memory, uint64_t bytes);
 /* The same of `rows` rows in the arena of that rank, at the slots that are in places (ep_places_of). */
-void ep_host_bring_listed(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
-                          uint32_t rows, uint32_t row_bytes);
+void ep_host_add_listed(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                        uint32_t rows, uint32_t row_bytes);
 void ep_host_signal(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch);
 /* False: the group has failed. */
 bool ep_host_wait(const struct ep_group_view *group, enum ep_flag kind, uint64_t epoch);

@@ -7,7 +7,7 @@ void ep_host_tell(const struct ep_group_view *group, struct ep_announce announce
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
         struct ep_announce *told = ep_announce_of(group, rank, group->rank);
         *told = announce;
-        ep_host_bring(group, rank, EP_FLAG_READY, epoch, told, sizeof(*told));
+        ep_host_add_range(group, rank, EP_FLAG_READY, epoch, told, sizeof(*told));
     }
     ep_host_signal(group, EP_FLAG_READY, epoch);
 }
@@ -53,8 +53,8 @@ static void send_lists(const struct ep_send_args *args, uint32_t rank, uint64_t 
         memcpy(numbers, &handle->own_topk[(uint64_t)tokens[j] * topk], topk * sizeof(*numbers));
         numbers[topk] = (int32_t)tokens[j];
     }
-    ep_host_bring(group, rank, args->signal, epoch, counts, group->rank_count * sizeof(uint32_t));
-    ep_host_bring(group, rank, args->signal, epoch, records, (uint64_t)count * (topk + 1) * sizeof(int32_t));
+    ep_host_add_range(group, rank, args->signal, epoch, counts, group->rank_count * sizeof(uint32_t));
+    ep_host_add_range(group, rank, args->signal, epoch, records, (uint64_t)count * (topk + 1) * sizeof(int32_t));
 }
 
 static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
@@ -78,7 +78,7 @@ static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64
     for (uint64_t j = 0; j < taken; j++)
         memcpy(rows + (first + j) * args->row_bytes, args->rows + (uint64_t)tokens[j] * args->row_bytes,
                args->row_bytes);
-    ep_host_bring(group, rank, args->signal, epoch, rows + first * args->row_bytes, taken * args->row_bytes);
+    ep_host_add_range(group, rank, args->signal, epoch, rows + first * args->row_bytes, taken * args->row_bytes);
     if (rank != group->rank) {
         group->state->sent_bytes += count * args->row_bytes;
         group->state->raw_bytes += count * args->row_bytes;
@@ -97,7 +97,7 @@ static void send_rows(struct ep_host *host, const struct ep_send_args *args, uin
 
     uint8_t *chunk = ep_chunk_of(group, rank, epoch, group->rank, 0);
     if (group->coded && rank != group->rank)
-        ep_host_bring(group, rank, args->signal, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
+        ep_host_add_range(group, rank, args->signal, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
     else
         send_raw_rows(args, rank, epoch);
 }
@@ -110,7 +110,7 @@ static void send_scales(const struct ep_send_args *args, uint32_t rank, uint64_t
 
     for (uint64_t j = 0; j < count; j++)
         memcpy(scales + j * bytes, args->scales + (uint64_t)tokens[j] * bytes, bytes);
-    ep_host_bring(&args->group, rank, args->signal, epoch, scales, count * bytes);
+    ep_host_add_range(&args->group, rank, args->signal, epoch, scales, count * bytes);
 }
 
 static void send_weights(const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
@@ -121,7 +121,7 @@ static void send_weights(const struct ep_send_args *args, uint32_t rank, uint64_
 
     for (uint64_t j = 0; j < count; j++)
         memcpy(&weights[j * topk], &args->weights[(uint64_t)tokens[j] * topk], topk * sizeof(float));
-    ep_host_bring(&args->group, rank, args->signal, epoch, weights, count * topk * sizeof(float));
+    ep_host_add_range(&args->group, rank, args->signal, epoch, weights, count * topk * sizeof(float));
 }
 
 enum strait_status ep_host_send(void *context, const struct ep_send_args *args, struct CUstream_st *stream)
@@ -302,7 +302,7 @@ static void send_coded_back(struct ep_host *host, const struct ep_send_back_args
                                       .type = args->type};
 
     uint8_t *chunk = ep_chunk_of(group, rank, epoch, group->rank, 0);
-    ep_host_bring(group, rank, EP_FLAG_DATA, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
+    ep_host_add_range(group, rank, EP_FLAG_DATA, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
 }
 
 /* RANK_MAJOR: the rows of a list lie in its order. */
@@ -316,7 +316,7 @@ static uint64_t send_list_back(const struct ep_send_back_args *args, uint32_t ra
     if (bytes == 0)
         return 0;
     memcpy(to, args->rows + theirs * args->row_bytes, bytes);
-    ep_host_bring(group, rank, EP_FLAG_DATA, epoch, to, bytes);
+    ep_host_add_range(group, rank, EP_FLAG_DATA, epoch, to, bytes);
     return bytes;
 }
 
@@ -326,7 +326,7 @@ static uint64_t send_experts_back(const struct ep_send_back_args *args, uint32_t
     const struct ep_group_view *group = &args->group;
     const struct ep_handle_view *handle = &args->handle;
     const uint32_t topk = handle->topk, bytes = args->row_bytes;
-    uint32_t *places = (group->remote >> rank & 1) != 0 ? ep_places_of(group, epoch, rank) : NULL;
+    uint32_t *places = ep_is_remote(group, rank) ? ep_places_of(group, epoch, rank) : NULL;
     uint32_t count = 0;
 
     for (uint32_t j = 0; j < handle->recv_count[rank]; j++) {
@@ -342,7 +342,7 @@ static uint64_t send_experts_back(const struct ep_send_back_args *args, uint32_t
             count++;
         }
     }
-    ep_host_bring_listed(group, rank, EP_FLAG_DATA, epoch, count, bytes);
+    ep_host_add_listed(group, rank, EP_FLAG_DATA, epoch, count, bytes);
     return (uint64_t)count * bytes;
 }
 

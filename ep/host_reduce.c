@@ -41,28 +41,28 @@ static void stage_weights(const struct ep_stage_args *args, uint64_t epoch, uint
 }
 
 /* The weights that a rank of another host reads here. */
-static void bring_weights(const struct ep_stage_args *args, uint32_t rank, uint64_t epoch)
+static void add_weights(const struct ep_stage_args *args, uint32_t rank, uint64_t epoch)
 {
     const uint64_t count = args->handle.recv_count[rank];
     const float *weights =
         ep_weights_of(&args->group, args->group.rank, epoch, args->handle.topk, args->handle.recv_base[rank]);
 
     if (args->weights != NULL)
-        ep_host_bring(&args->group, rank, EP_FLAG_READY, epoch, weights, count * args->handle.topk * sizeof(float));
+        ep_host_add_range(&args->group, rank, EP_FLAG_READY, epoch, weights, count * args->handle.topk * sizeof(float));
 }
 
 /* The rows, where they were made or the caller has them in the heap. */
-static void bring_rows(const struct ep_stage_args *args, uint32_t rank, uint64_t epoch)
+static void add_rows(const struct ep_stage_args *args, uint32_t rank, uint64_t epoch)
 {
     const struct ep_group_view *group = &args->group;
     const uint64_t first = args->handle.recv_base[rank], count = args->handle.recv_count[rank];
     uint64_t room;
 
-    if ((group->remote >> rank & 1) == 0)
+    if (!ep_is_remote(group, rank))
         return;
     const uint8_t *rows = ep_announced(group, group->rank, args->announce, args->row_bytes, NULL, &room);
     if (rows != NULL && first + count <= room)
-        ep_host_bring(group, rank, EP_FLAG_READY, epoch, rows + first * args->row_bytes, count * args->row_bytes);
+        ep_host_add_range(group, rank, EP_FLAG_READY, epoch, rows + first * args->row_bytes, count * args->row_bytes);
 }
 
 /* Encodes the staged rows for another rank. */
@@ -72,7 +72,7 @@ static void stage_chunk(struct ep_host *host, const struct ep_stage_args *args, 
     const struct ep_host_rows rows = ep_host_received(group, &args->handle, epoch, rank, args->row_bytes, args->type);
     uint8_t *chunk = ep_chunk_of(group, group->rank, epoch, rank, 0);
 
-    ep_host_bring(group, rank, EP_FLAG_READY, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
+    ep_host_add_range(group, rank, EP_FLAG_READY, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
 }
 
 enum strait_status ep_host_stage(void *context, const struct ep_stage_args *args, struct CUstream_st *stream)
@@ -95,11 +95,11 @@ enum strait_status ep_host_stage(void *context, const struct ep_stage_args *args
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
         if (rank == group->rank)
             continue;
-        bring_weights(args, rank, epoch);
+        add_weights(args, rank, epoch);
         if (group->coded)
             stage_chunk(context, args, rank, epoch);
         else
-            bring_rows(args, rank, epoch);
+            add_rows(args, rank, epoch);
     }
     if (ep_host_failed(group))
         return STRAIT_OK;

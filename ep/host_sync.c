@@ -65,11 +65,6 @@ void ep_host_set_flag(const struct ep_group_view *group, uint32_t owner, enum ep
     syscall(SYS_futex, &wake->number, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static bool is_remote(const struct ep_group_view *group, uint32_t rank)
-{
-    return (group->remote >> rank & 1) != 0;
-}
-
 /* The manifest of a signal, which begins with its first range. */
 static struct ep_manifest *manifest_of(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind,
                                        uint64_t epoch)
@@ -83,12 +78,12 @@ static struct ep_manifest *manifest_of(const struct ep_group_view *group, uint32
     return manifest;
 }
 
-void ep_host_bring(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
-                   const void *memory, uint64_t bytes)
+void ep_host_add_range(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                       const void *memory, uint64_t bytes)
 {
     const uint8_t *at = memory, *own = group->arenas[group->rank];
 
-    if (!is_remote(group, rank) || bytes == 0)
+    if (!ep_is_remote(group, rank) || bytes == 0)
         return;
     struct ep_manifest *manifest = manifest_of(group, rank, kind, epoch);
     const bool of_sender = (uintptr_t)at - (uintptr_t)own < group->at.bytes;
@@ -99,10 +94,10 @@ void ep_host_bring(const struct ep_group_view *group, uint32_t rank, enum ep_fla
                           .flags = of_sender ? EP_OF_SENDER : 0};
 }
 
-void ep_host_bring_listed(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
-                          uint32_t rows, uint32_t row_bytes)
+void ep_host_add_listed(const struct ep_group_view *group, uint32_t rank, enum ep_flag kind, uint64_t epoch,
+                        uint32_t rows, uint32_t row_bytes)
 {
-    if (!is_remote(group, rank) || rows == 0)
+    if (!ep_is_remote(group, rank) || rows == 0)
         return;
     struct ep_manifest *manifest = manifest_of(group, rank, kind, epoch);
     manifest->ranges[manifest->count++] =
@@ -118,7 +113,7 @@ void ep_host_signal(const struct ep_group_view *group, enum ep_flag kind, uint64
         if (!ep_host_active(group, rank))
             continue;
         ep_host_set_flag(group, rank, kind, group->rank, epoch);
-        if (!is_remote(group, rank))
+        if (!ep_is_remote(group, rank))
             continue;
         (void)manifest_of(group, rank, kind, epoch); /* of a signal about nothing */
         __atomic_store_n(ep_signal_of(group, kind, rank), epoch, __ATOMIC_RELEASE);

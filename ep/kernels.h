@@ -238,6 +238,13 @@ static inline EP_BOTH uint8_t *ep_chunk_of(const struct ep_group_view *group, ui
                group->at.chunk_bytes;
 }
 
+/* Whether a rank is on another host. */
+static inline EP_BOTH bool ep_is_remote(const struct ep_group_view *group, uint32_t rank)
+{
+    return (group->remote >> rank & 1) != 0;
+}
+
+/* The last value of a flag that the proxy is to set at a rank of another host. */
 static inline EP_BOTH uint64_t *ep_signal_of(const struct ep_group_view *group, enum ep_flag kind, uint32_t to)
 {
     return &group->signals[(uint64_t)kind * group->rank_count + to];

@@ -256,7 +256,7 @@ static void rest(struct ep_proxy *proxy, bool busy)
 
     if (transport_arm(proxy->transport) != STRAIT_ERR_AGAIN)
         (void)ppoll(ready, 2, &most, NULL);
-    proxy->listener.knocked = true;
+    proxy->listener.ready = true;
 }
 
 /* Whether all ranks have what was signalled, as they have answered. */
@@ -294,7 +294,7 @@ static enum strait_status open_links(struct ep_proxy *proxy, const struct ep_gro
 {
     for (uint32_t rank = 0; rank < view->rank_count; rank++) {
         struct ep_proxy_peer *peer = &proxy->peers[proxy->count];
-        if ((view->remote >> rank & 1) == 0)
+        if (!ep_is_remote(view, rank))
             continue;
         peer->rank = rank;
         if (link_open(proxy->transport, -1, rank > view->rank ? LINK_DIALLED : LINK_ACCEPTED, peer, &peer->link) !=

@@ -12,7 +12,7 @@ enum { STRANGER_MS = 10000, PREAMBLE_BYTES = 32 };
 void rank_listener_init(struct rank_listener *listener)
 {
     listener->file = -1;
-    listener->knocked = true;
+    listener->ready = true;
     for (unsigned i = 0; i < RANK_STRANGERS_MAX; i++)
         listener->strangers[i].file = -1;
 }
@@ -68,9 +68,9 @@ static struct rank_stranger *place_for(struct rank_listener *listener)
 void rank_listener_accept(struct rank_listener *listener, struct transport *transport,
                           bool (*awaits)(void *arg, uint64_t number), void *arg)
 {
-    for (unsigned i = 0; i < RANK_STRANGERS_MAX && listener->knocked && listener->file >= 0; i++) {
+    for (unsigned i = 0; i < RANK_STRANGERS_MAX && listener->ready && listener->file >= 0; i++) {
         const int file = accept4(listener->file, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
-        listener->knocked = file >= 0;
+        listener->ready = file >= 0;
         if (file < 0)
             break;
         struct rank_stranger *stranger = place_for(listener);

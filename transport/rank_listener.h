@@ -17,8 +17,8 @@ struct rank_stranger {
 };
 
 struct rank_listener {
-    int file;     /* to be polled for reading; -1: it does not listen */
-    bool knocked; /* somebody has connected, or may have: the owner sets it after it has polled */
+    int file;   /* to be polled for reading; -1: it does not listen */
+    bool ready; /* somebody has connected, or may have: the owner sets it after it has polled */
     struct rank_stranger strangers[RANK_STRANGERS_MAX];
 };
 

@@ -292,7 +292,7 @@ static void rest(bool busy)
     for (struct proxy *at = thread.first; at != NULL && count < 2 * LINKED_MAX; at = at->next) {
         if (transport_arm(at->transport) == STRAIT_ERR_AGAIN)
             nanoseconds = 0;
-        at->listener.knocked = true; /* asking costs less than finding out which of them it was */
+        at->listener.ready = true; /* asking costs less than finding out which of them it was */
         ready[count++] = (struct pollfd){.fd = transport_fd(at->transport), .events = POLLIN};
         ready[count++] = (struct pollfd){.fd = at->listener.file, .events = POLLIN};
     }

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(THREADS, 1) manifest_kernel(const __grid_const
     if (at.call.failed != 0)
         return;
     for (uint32_t rank = blockIdx.x; rank < group.rank_count; rank += gridDim.x)
-        if ((group.remote >> rank & 1) != 0 && takes_part(at.call, rank))
+        if (ep_is_remote(&group, rank) && takes_part(at.call, rank))
             tell_rank(args, rank, at);
 }
 

@@ -306,7 +306,7 @@ static bool sleeps(warp *w, uint32_t often, uint32_t long_at_most)
 }
 
 // How long a launch that makes no progress waits for other processes, of EMULATED_WAIT_SECONDS; 0: there are none.
-static uint64_t patience_ns()
+static uint64_t wait_limit_ns()
 {
     static const char *seconds = getenv("EMULATED_WAIT_SECONDS");
     return seconds != nullptr ? strtoull(seconds, nullptr, 10) * 1000000000u : 0;
@@ -324,7 +324,7 @@ static bool may_go_on(uint64_t &since)
 {
     since = since == 0 ? clock_ns() : since;
     usleep(50);
-    return clock_ns() - since < patience_ns();
+    return clock_ns() - since < wait_limit_ns();
 }
 
 void run_launch(const void *function, const void *parameters, uint32_t blocks, uint32_t threads, uint32_t shared_bytes)
@@ -332,7 +332,7 @@ void run_launch(const void *function, const void *parameters, uint32_t blocks, u
     static const uint32_t sleepers[4][2] = {{0, 1}, {2000, 20000}, {300, 3000}, {40, 400}};
     const uint32_t *habit = sleepers[random_below(4)], room = 2 + random_below(blocks); // blocks side by side
     uint32_t begun = 0, side_by_side = 0;
-    const uint64_t stall = patience_ns() > 0 ? 5000 : STALL_STEPS;
+    const uint64_t stall = wait_limit_ns() > 0 ? 5000 : STALL_STEPS;
     uint64_t since = 0;
     kernel = function, kernel_parameters = parameters;
     for (step = last_progress = 0; begun < blocks || !warps.empty(); step++) {

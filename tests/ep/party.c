@@ -2,18 +2,25 @@
 
 #include <string.h>
 
-struct strait_ep_group *party_group(struct member *member, const struct strait_ep_config *like)
+struct strait_ep_config party_config(struct member *member, const struct strait_ep_config *like)
 {
     struct strait_ep_config config = *like;
-    struct strait_ep_group *group;
     const struct strait_ep_config own = world_config(member);
-    char text[256];
 
     config.size = own.size;
     config.all_gather = own.all_gather;
     config.context = own.context;
     config.rank = own.rank;
     config.rank_count = own.rank_count;
+    return config;
+}
+
+struct strait_ep_group *party_group(struct member *member, const struct strait_ep_config *like)
+{
+    const struct strait_ep_config config = party_config(member, like);
+    struct strait_ep_group *group;
+    char text[256];
+
     const enum strait_status status = strait_ep_group_create(&config, &group, text, sizeof(text));
     if (status != STRAIT_OK)
         fprintf(stderr, "group: %s\n", text);

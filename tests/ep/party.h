@@ -37,7 +37,9 @@ struct party {
     uint32_t held_count;
 };
 
-/* A group for scenarios of these limits. `like`: fields of the configuration that the test has chosen. */
+/* The fields of `like` that the test has chosen, with the member's own: of a group for scenarios of these limits. */
+struct strait_ep_config party_config(struct member *member, const struct strait_ep_config *like);
+/* The group of this configuration, which has to come about. */
 struct strait_ep_group *party_group(struct member *member, const struct strait_ep_config *like);
 
 void party_begin(struct party *party, struct strait_ep_group *group, const struct scenario *scenario, uint32_t rank,

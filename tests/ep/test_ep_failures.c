@@ -630,16 +630,10 @@ END_TEST
 /* Rank 1 has no interface for ranks of other hosts. */
 static void run_unreachable(struct member *member)
 {
-    struct strait_ep_config own = config;
-    const struct strait_ep_config base = world_config(member);
+    const struct strait_ep_config own = party_config(member, &config);
     struct strait_ep_group *group;
     char text[200];
 
-    own.size = base.size;
-    own.all_gather = base.all_gather;
-    own.context = base.context;
-    own.rank = base.rank;
-    own.rank_count = base.rank_count;
     if (member->rank == 1)
         require(setenv("NCCL_SOCKET_IFNAME", "=none", 1) == 0);
     require(strait_ep_group_create(&own, &group, text, sizeof(text)) == STRAIT_ERR_IO);
