@@ -14,8 +14,8 @@
 #include "tests/chaos/world.h"
 #include "tests/support.h"
 
-#define REACH_MS 800u  /* for the transfer to reach the point */
-#define OVER_MS  4000u /* until everything must have drained */
+#define REACH_MS 800u                  /* for the transfer to reach the point */
+#define OVER_MS  (3000u + DEADLINE_MS) /* until everything must have drained */
 
 enum setup {
     PLAIN,
@@ -167,7 +167,7 @@ static void excuse(struct world *w, int side, uint32_t more_ms)
 /* A lease begins when the daemon hears of it. The sink's library knows the deadline; the source's has none. */
 static void excuse_offers(struct world *w)
 {
-    excuse(w, SOURCE, LEASE_MS + PEER_TIMEOUT_MS);
+    excuse(w, SOURCE, LEASE_MS + REACH_MS + PEER_TIMEOUT_MS);
 }
 
 /* Sometimes waits before a job goes on: it may run on long after the fault has struck everything else. */
@@ -186,8 +186,9 @@ static void begin_transfer(struct world *w, struct transfer *t, const struct sce
     bool is_target = t == s->target, pushed = is_target && s->place->setup == PUSHED;
     uint32_t how = draw(w, 3);
     bool source_starts = pushed || how != 0, sink_starts = !pushed && (how != 1 || is_target);
-    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS; /* enough to find each other */
-    uint32_t deadline = s->fault == F_DEADLINE && is_target ? 60 : DEADLINE_MS;
+    uint32_t more = s->place->setup == STARVED ? REACH_MS : 0;                 /* it may take that long to be held */
+    uint32_t lease = s->fault == F_LEASE && is_target ? 150 : LEASE_MS + more; /* 150: enough to find each other */
+    uint32_t deadline = s->fault == F_DEADLINE && is_target ? 60 : DEADLINE_MS + more;
     if (draw(w, 2) == 0) {
         pair_offer(w, t, lease, source_starts);
         pair_expect(w, t, deadline, sink_starts);
@@ -644,6 +645,7 @@ static bool reach_place(struct world *w, struct scene *s)
         let_go(w, s);
         return false;
     }
+    atomic_store(&injector(w, SOURCE)->slow_ms, 0); /* it is there: from here on deadlines are to be met */
     if (s->place->setup == ABORTED) {
         pair_abort(w, s->target, s->place->side);
         (void)world_pump(w, 300, is_decided, &s->target->halves[s->place->side]);
