@@ -118,8 +118,8 @@ struct ep_result {
     _Atomic uint64_t wrong; /* rows and sums, of all ranks */
     _Atomic uint32_t done;  /* ranks that finished the row */
     uint64_t rows, selections;
-    uint64_t sent_bytes,
-        raw_bytes; /* of rank 0 to others, in the dispatches and combines that were checked and timed */
+    /* Of all ranks to others, in the dispatches and combines that were checked and timed. */
+    _Atomic uint64_t sent_bytes, raw_bytes;
     uint64_t arena_bytes;
     bool coded;
     char medium[EP_NAME_BYTES];
