@@ -12,12 +12,22 @@
 #define PART_VALUES 256u
 #define PART_BASES  (STRAIT_BLOCK_VALUES / PART_VALUES)
 
+/* Patches: the position of a value in its block and the lowest bits that its field lacks, two bytes each. */
+#define PATCH_BYTES 4u
+#define PATCHES_MAX 1024u
+
 /* The exponent that changes places with 0 in parts of this base, so that zeros have one symbol by all larger ones; 0:
  * none, as the symbol of 0 has a rank anyway. */
 static inline uint8_t part_far(uint8_t base)
 {
     return base > 16 ? (uint8_t)(base + 128) : 0;
 }
+
+/* Bits of values: those that some value has, and those that every one has; of FP16 also those that some value has that
+ * is not subnormal. */
+struct part_bits {
+    uint32_t any, all, normal;
+};
 
 /* What the signs of a block are. */
 enum part_signs {

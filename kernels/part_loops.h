@@ -9,26 +9,59 @@
 
 /* ---- Bits that change ---- */
 
-static void find_bits(uint32_t *restrict any, uint32_t *restrict all, const uint8_t *restrict src, uint32_t count,
-                      uint32_t value_bytes)
+static struct part_bits find_bits32(const uint8_t *restrict src, uint32_t count)
 {
-    uint32_t some = 0, every = UINT32_MAX;
-    if (value_bytes == 4) {
-        for (size_t i = 0; i < count; i++) {
-            some |= load_le32(src + 4 * i);
-            every &= load_le32(src + 4 * i);
-        }
-    } else {
-        uint16_t some16 = 0, every16 = UINT16_MAX;
-        for (size_t i = 0; i < count; i++) {
-            some16 |= load_le16(src + 2 * i);
-            every16 &= load_le16(src + 2 * i);
-        }
-        some = some16;
-        every = every16;
+    struct part_bits bits = {0, UINT32_MAX, 0};
+    for (size_t i = 0; i < count; i++) {
+        bits.any |= load_le32(src + 4 * i);
+        bits.all &= load_le32(src + 4 * i);
     }
-    *any = some;
-    *all = every;
+    return bits;
+}
+
+static inline struct part_bits find_bits16(const uint8_t *restrict src, uint32_t count, bool fp16)
+{
+    uint16_t any = 0, all = UINT16_MAX, normal = 0;
+    for (size_t i = 0; i < count; i++) {
+        const uint16_t value = load_le16(src + 2 * i);
+        any |= value;
+        all &= value;
+        if (fp16)
+            normal |= (value & 0x7c00) != 0 ? value : 0;
+    }
+    return (struct part_bits){any, all, normal};
+}
+
+static struct part_bits find_bits(const uint8_t *src, uint32_t count, enum strait_element element)
+{
+    if (element == STRAIT_ELEMENT_FP32)
+        return find_bits32(src, count);
+    return element == STRAIT_ELEMENT_FP16 ? find_bits16(src, count, true) : find_bits16(src, count, false);
+}
+
+/* Values are looked at one by one where some of a group have such bits. */
+static uint32_t find_patches(uint8_t *restrict patches, const uint8_t *restrict src, uint32_t count, uint32_t zeros)
+{
+    enum { GROUP = 64 };
+    const uint16_t mask = (uint16_t)((1u << zeros) - 1);
+    uint32_t found = 0;
+    for (uint32_t from = 0; from < count && found <= PATCHES_MAX; from += GROUP) {
+        const uint32_t to = count - from < GROUP ? count : from + GROUP;
+        uint16_t some = 0;
+        for (size_t i = from; i < to; i++)
+            some |= load_le16(src + 2 * i);
+        for (size_t i = from; (some & mask) != 0 && i < to && found <= PATCHES_MAX; i++) {
+            const uint16_t lowest = load_le16(src + 2 * i) & mask;
+            if (lowest == 0)
+                continue;
+            if (found < PATCHES_MAX) {
+                store_le16(patches + PATCH_BYTES * found, (uint16_t)i);
+                store_le16(patches + PATCH_BYTES * found + 2, lowest);
+            }
+            found++;
+        }
+    }
+    return found;
 }
 
 /* ---- Exponents ---- */
@@ -224,8 +257,9 @@ static void join_fields(uint8_t *restrict dst, const uint8_t *restrict streams, 
 #undef JOIN16
 }
 
-#define PART_OPS                                                                                    \
-    .find_bits = find_bits, .find_exponents = find_exponents, .narrow_exponents = narrow_exponents, \
-    .split_fields = split_fields, .split_eights = split_eights, .join_fields = join_fields
+#define PART_OPS                                                                                      \
+    .find_bits = find_bits, .find_patches = find_patches, .find_exponents = find_exponents,           \
+    .narrow_exponents = narrow_exponents, .split_fields = split_fields, .split_eights = split_eights, \
+    .join_fields = join_fields
 
 #endif

@@ -32,8 +32,10 @@ struct value_ops {
 
     /* Mode 11. Lists have a byte for each value. */
 
-    /* The bits that some value has, and those that every one has; of values of 2 or 4 bytes. */
-    void (*find_bits)(uint32_t *any, uint32_t *all, const uint8_t *src, uint32_t count, uint32_t value_bytes);
+    struct part_bits (*find_bits)(const uint8_t *src, uint32_t count, enum strait_element element);
+    /* FP16: writes a patch for each value whose `zeros` lowest bits are not all zero, up to PATCHES_MAX of them, in
+     * order. Returns their number; above PATCHES_MAX: there are more. */
+    uint32_t (*find_patches)(uint8_t *patches, const uint8_t *src, uint32_t count, uint32_t zeros);
     /* The exponents of values; of FP16, as BF16 has them. */
     void (*find_exponents)(uint8_t *exponents, const uint8_t *src, uint32_t count, enum strait_element element);
     /* Exponents of BF16 to those of FP16, in place. False when FP16 lacks one of them. */

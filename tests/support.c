@@ -443,6 +443,12 @@ static uint16_t fp16_value(struct rng *rng)
     return (uint16_t)((bits & 0x83ff) | exponent << 10);
 }
 
+static uint16_t narrowed_value(struct rng *rng, uint32_t share)
+{
+    const uint16_t value = fp16_value(rng);
+    return rng_below(rng, 2560) < share ? value & 0x83ff : value & 0xfff8;
+}
+
 static uint8_t fp8_value(struct rng *rng)
 {
     uint64_t bits = rng_next(rng);
@@ -459,10 +465,12 @@ static uint16_t spread_value(struct rng *rng)
 }
 
 /* Value i of a pattern that does not go by ranks. */
-static uint16_t own_value(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], size_t i)
+static uint16_t own_value(struct rng *rng, enum pattern pattern, const uint8_t ranking[256], uint32_t share, size_t i)
 {
     if (pattern == PATTERN_FP16)
         return fp16_value(rng);
+    if (pattern == PATTERN_NARROWED)
+        return narrowed_value(rng, share);
     if (pattern == PATTERN_FP8)
         return (uint16_t)(fp8_value(rng) | fp8_value(rng) << 8);
     if (pattern == PATTERN_SPREAD)
@@ -482,7 +490,7 @@ void fill_pattern(struct rng *rng, enum pattern pattern, const uint8_t ranking[2
     for (size_t i = 0; pattern != PATTERN_RUNS && pattern != PATTERN_LIMIT && i < count; i++) {
         bool follows = pattern >= PATTERN_NEARLY && i > 0;
         if (pattern >= PATTERN_WIDENED && pattern <= PATTERN_SPREAD) {
-            put_value(bytes, i, own_value(rng, pattern, ranking, i));
+            put_value(bytes, i, own_value(rng, pattern, ranking, share, i));
             continue;
         }
         uint8_t exponent = ranking[random_rank(rng, pattern, share)];

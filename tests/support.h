@@ -172,23 +172,24 @@ struct strait_codebook *test_codebook(void);
 
 /* Distributions of a page's exponents, by rank. */
 enum pattern {
-    PATTERN_FALLING, /* each rank half as frequent as the one before; rarely any rank */
-    PATTERN_NOISE,   /* every bit random */
-    PATTERN_LOW,     /* 0..2: one tier */
-    PATTERN_MIDDLE,  /* 0..5: two tiers */
-    PATTERN_TOP16,   /* 0..15 */
-    PATTERN_RARE,    /* 0..15, and a few percent of any rank */
-    PATTERN_EDGES,   /* first and last ranks of all tiers */
-    PATTERN_HIGH,    /* 21..255 */
-    PATTERN_SHARE,   /* a share of 16..255, from none to all, that differs from page to page */
-    PATTERN_LIMIT,   /* blocks just below or just above the raw size, as `top16` or as `tiered` */
-    PATTERN_RUNS,    /* runs of one exponent, runs of zero */
-    PATTERN_WIDENED, /* falling, every other value zero: FP32 made of BF16 */
-    PATTERN_FP16,    /* like values of FP16: exponents near 12, rarely any other */
-    PATTERN_FP8,     /* like pairs of FP8 values of either type: exponents near 11 or 22, rarely any other */
-    PATTERN_SPREAD,  /* twelve exponents, none more frequent than another, rarely one far below */
-    PATTERN_NEARLY,  /* one value, with a single other one somewhere */
-    PATTERN_CONST,   /* one value */
+    PATTERN_FALLING,  /* each rank half as frequent as the one before; rarely any rank */
+    PATTERN_NOISE,    /* every bit random */
+    PATTERN_LOW,      /* 0..2: one tier */
+    PATTERN_MIDDLE,   /* 0..5: two tiers */
+    PATTERN_TOP16,    /* 0..15 */
+    PATTERN_RARE,     /* 0..15, and a few percent of any rank */
+    PATTERN_EDGES,    /* first and last ranks of all tiers */
+    PATTERN_HIGH,     /* 21..255 */
+    PATTERN_SHARE,    /* a share of 16..255, from none to all, that differs from page to page */
+    PATTERN_LIMIT,    /* blocks just below or just above the raw size, as `top16` or as `tiered` */
+    PATTERN_RUNS,     /* runs of one exponent, runs of zero */
+    PATTERN_WIDENED,  /* falling, every other value zero: FP32 made of BF16 */
+    PATTERN_FP16,     /* like values of FP16: exponents near 12, rarely any other */
+    PATTERN_NARROWED, /* the same without their three lowest bits, but for up to a tenth subnormal ones */
+    PATTERN_FP8,      /* like pairs of FP8 values of either type: exponents near 11 or 22, rarely any other */
+    PATTERN_SPREAD,   /* twelve exponents, none more frequent than another, rarely one far below */
+    PATTERN_NEARLY,   /* one value, with a single other one somewhere */
+    PATTERN_CONST,    /* one value */
     PATTERNS
 };
 

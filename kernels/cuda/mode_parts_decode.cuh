@@ -28,7 +28,13 @@ struct parts_layout {
     // Whether streams that end at byte `to` leave room for the tail and the end of the block.
     DEVICE bool has_room(uint32_t to) const
     {
-        return to + tail + end <= size;
+        return to + tail + patch_bytes(form.patches) + end <= size;
+    }
+    // The position and the lowest bits of patch i.
+    DEVICE uint32_t patch_word(uint32_t i, uint32_t word) const
+    {
+        const uint8_t *at = input + size - end - patch_bytes(form.patches) + PATCH_BYTES * i + 2 * word;
+        return at[0] | at[1] << 8;
     }
     // The base of a part; by the table, 0.
     DEVICE uint32_t base(uint32_t part) const
@@ -56,10 +62,14 @@ DEVICE parts_layout lay_out_parts(const decode_block &block, const uint8_t *inpu
     at.tail = block.bytes % bytes;
     at.coder = input[at.size - 1];
     at.end = parts_end(at.coder, at.m);
-    const uint32_t byte = input[at.size - 2], zeroes = byte % 32, signs = byte / 32;
-    at.form = make_field_form(mantissa, min(zeroes, mantissa), signs);
+    const uint32_t byte = input[at.size - 2], zeroes = byte % 32, signs = byte / 32 % 4;
+    const bool patched = byte >= 128;
+    const uint8_t *number = input + at.size - at.end - 2;
+    const uint32_t patches = patched && at.end + 2 <= at.size ? number[0] | number[1] << 8 : 0;
+    at.form = make_field_form(mantissa, min(zeroes, mantissa), signs, patches);
     at.pieces = find_pieces(at.form.bits, at.m);
-    at.good = at.coder < PARTS_CODERS && zeroes <= mantissa && signs < SIGN_FORMS && at.has_room(at.after_codes());
+    at.good = at.coder < PARTS_CODERS && zeroes <= mantissa && signs < SIGN_FORMS && at.has_room(at.after_codes()) &&
+              (!patched || (type == TYPE_FP16 && patches != 0 && patches <= PATCHES_MAX));
     if (at.coder == PARTS_BY_TABLE)
         at.good = at.good && (block.what & BLOCK_CODEBOOK) != 0;
     return at;
@@ -106,6 +116,26 @@ template <typed_type TYPE, bool WHOLE> struct parts_maker {
             unpack_pieces1(FP32 ? input[at.at1 + vector / 2] >> (vector % 2 * 4) : input[at.at1 + vector], cut.low);
     }
 
+    // Adds the bits of the patches of a vector of FP16 values.
+    DEVICE void patch(uint32_t vector, uint32_t w[4]) const
+    {
+        const uint32_t patches = symbols.at.form.patches;
+        uint32_t next = 0, end = patches;
+        while (next < end) { // the first one that is not of a vector before
+            const uint32_t middle = (next + end) / 2;
+            if (symbols.at.patch_word(middle, 0) / 8 < vector)
+                next = middle + 1;
+            else
+                end = middle;
+        }
+        for (; next < patches && symbols.at.patch_word(next, 0) / 8 == vector; next++) {
+            const uint32_t position = symbols.at.patch_word(next, 0) % 8, lowest = symbols.at.patch_word(next, 1);
+#pragma unroll
+            for (uint32_t i = 0; i < 4; i++)
+                w[i] |= i == position / 2 ? lowest << (position % 2 * 16) : 0;
+        }
+    }
+
     DEVICE void make(uint32_t vector, uint32_t count, uint32_t w[4])
     {
         uint32_t first[2], exponents[2] = {0, 0};
@@ -127,6 +157,8 @@ template <typed_type TYPE, bool WHOLE> struct parts_maker {
         fields cut;
         load_fields(vector, cut);
         invalid |= paste_fields<TYPE>(symbols.at.form, cut, exponents, w);
+        if (TYPE == TYPE_FP16 && symbols.at.form.patches != 0)
+            patch(vector, w);
         if (!WHOLE)
             truncate_vector(w, count * values::BYTES);
     }
@@ -213,6 +245,18 @@ DEVICE bool padding_valid(const streams &s, const parts_layout &at)
            is_padded<4>(at.input, s.at3, s.count3);
 }
 
+// All lanes: whether patches are of values of the block, in increasing order, and have bits that fields lack.
+DEVICE bool patches_valid(const parts_layout &at, uint32_t lane)
+{
+    bool bad = false;
+    for (uint32_t i = lane; i < at.form.patches; i += 32) {
+        const uint32_t position = at.patch_word(i, 0), lowest = at.patch_word(i, 1);
+        bad |= position >= at.m || (i > 0 && at.patch_word(i - 1, 0) >= position) || lowest == 0 ||
+               lowest >> at.form.zeroes != 0;
+    }
+    return !__any_sync(ALL_LANES, bad);
+}
+
 // All lanes of the finish warp: result word of block number `iteration` of the team.
 template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_parts_block(uint32_t iteration)
 {
@@ -225,12 +269,13 @@ template <uint32_t TEAMS> __device__ __noinline__ uint32_t check_parts_block(uin
     if (__any_sync(ALL_LANES, lane < WORKER_WARPS && (shared.escapes[stage][lane] & WARP_BAD) != 0))
         return corrupt;
     const streams s = measure_counted(shared, stage, at, lane);
-    if (units_of(s.used + at.end) != block.units)
+    const uint32_t end = at.end + patch_bytes(at.form.patches);
+    if (units_of(s.used + end) != block.units)
         return corrupt;
-    const bool padding = s.used + lane < at.size - at.end && at.input[s.used + lane] != 0;
+    const bool padding = s.used + lane < at.size - end && at.input[s.used + lane] != 0;
     const bool has_base = at.coder == PARTS_BY_BASES && lane < parts_of(at.m);
     const uint32_t base = has_base ? at.base(lane) : 1;
-    if (__any_sync(ALL_LANES, padding || base == 0 || base == 255) || !padding_valid(s, at))
+    if (__any_sync(ALL_LANES, padding || base == 0 || base == 255) || !padding_valid(s, at) || !patches_valid(at, lane))
         return corrupt;
     return make_result_word(0, STRAIT_BLOCK_TIERED, s.count4);
 }

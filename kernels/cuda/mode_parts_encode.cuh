@@ -10,7 +10,7 @@ namespace strait
 
 // Workers make two passes over a block. In the first they find the bases of parts, which are a warp's own, the tiers of
 // all values and the bits that are in use; in the second, when they know what all of them have found, they store fields
-// and tiers. So they wait for each other once.
+// and tiers. So they wait for each other once, and once more where values may have patches.
 
 template <coder_id CODER> struct parts_kind {
     static constexpr typed_type TYPE = CODER == CODER_PARTS_FP32   ? TYPE_FP32
@@ -111,6 +111,7 @@ template <coder_id CODER, bool CODED> struct parts_reader {
     two_least least;
     uint32_t inverted[4];   // of a part
     uint32_t set, clear;    // bits that are set in some value, in some value not
+    uint32_t normal;        // FP16: bits of mantissas that are set in some value that is not subnormal
     uint32_t bases, lane;   // of the warp's parts, a byte each
     uint32_t halves[PAIRS]; // of the vector
 
@@ -125,6 +126,8 @@ template <coder_id CODER, bool CODED> struct parts_reader {
 #pragma unroll
         for (int j = 0; j < 4; j++)
             set |= w[j], clear |= ~w[j] & exist[j];
+        if (kind::TYPE == TYPE_FP16)
+            normal |= normal_mantissas(w[0]) | normal_mantissas(w[1]) | normal_mantissas(w[2]) | normal_mantissas(w[3]);
         if (kind::TYPE == TYPE_FP32) {
             halves[0] = permute(w[0], w[1], 0x7632), halves[1] = permute(w[2], w[3], 0x7632);
         } else {
@@ -293,15 +296,77 @@ DEVICE void put_all_fields(const encode_team<CODER> &team, uint8_t *streams, con
     }
 }
 
+// The lane's values with patches: a bit each; the number of the first one's patch.
+struct lane_patches {
+    uint32_t values, first;
+};
+
+// All workers: takes the form with patches where these take less than it saves.
+template <coder_id CODER>
+DEVICE lane_patches find_patches(const encode_team<CODER> &team, field_form &form, uint32_t in_use, uint32_t m,
+                                 uint32_t warp, uint32_t lane)
+{
+    const uint32_t zeroes = zero_bits<TYPE_FP16>(in_use >> NORMAL_SHIFT), mask = low_mask(zeroes);
+    if (zeroes == form.zeroes)
+        return {0, 0};
+    const uint32_t from = (warp * 32 + lane) * 32, left = min(m - min(m, from), 32u);
+    const uint4 *input = reinterpret_cast<const uint4 *>(team.input()) + from / 8;
+    lane_patches patches = {0, 0};
+#pragma unroll
+    for (uint32_t v = 0; v < 4; v++) {
+        const uint4 x = input[v];
+        const uint32_t w[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            patches.values |= ((w[j] & mask) != 0 ? 1u : 0) << (8 * v + 2 * j) | ((w[j] >> 16 & mask) != 0 ? 2u : 0)
+                                                                                     << (8 * v + 2 * j);
+    }
+    patches.values &= low_mask(left);
+    uint32_t *of_warps = team.shared().warp_values;
+    const uint32_t own = popcount(patches.values), scan = warp_scan(own);
+    if (lane == 31)
+        of_warps[warp] = scan;
+    named_sync(team.barrier_id(), WORKERS);
+    const uint32_t others = lane < WORKER_WARPS ? of_warps[lane] : 0, all = __reduce_add_sync(ALL_LANES, others);
+    patches.first = __reduce_add_sync(ALL_LANES, lane < warp ? others : 0) + scan - own;
+    if (all > PATCHES_MAX || 8 * patch_bytes(all) >= (zeroes - form.zeroes) * m)
+        return {0, 0};
+    form = make_field_form(mantissa_bits<TYPE_FP16>(), zeroes, form.signs, all);
+    return patches;
+}
+
+// Stores the lane's patches, and thread 0 their number behind them. The place has no alignment.
+template <coder_id CODER>
+DEVICE void put_patches(const encode_team<CODER> &team, uint8_t *place, const field_form &form,
+                        const lane_patches &patches, uint32_t thread)
+{
+    const uint16_t *values = reinterpret_cast<const uint16_t *>(team.input());
+    uint8_t *at = place + PATCH_BYTES * patches.first;
+    for (uint32_t left = patches.values; left != 0; left &= left - 1, at += PATCH_BYTES) {
+        const uint32_t position = thread * 32 + lowest_bit(left), lowest = values[position] & low_mask(form.zeroes);
+        at[0] = static_cast<uint8_t>(position), at[1] = static_cast<uint8_t>(position >> 8);
+        at[2] = static_cast<uint8_t>(lowest), at[3] = static_cast<uint8_t>(lowest >> 8);
+    }
+    if (thread == 0) {
+        uint8_t *number = place + PATCH_BYTES * form.patches;
+        number[0] = static_cast<uint8_t>(form.patches), number[1] = static_cast<uint8_t>(form.patches >> 8);
+    }
+}
+
 // The coded form of a block.
 struct parts_block {
     uint32_t m, tail;         // number of values; bytes left over
     uint32_t fixed, variable; // bytes of pieces and tier 1; of later tiers
+    uint32_t patches;         // bytes of patches
     uint32_t coder;
 
     DEVICE uint32_t units() const
     {
-        return units_of(fixed + variable + tail + parts_end(coder, m));
+        return units_of(fixed + variable + tail + patches + parts_end(coder, m));
+    }
+    DEVICE uint32_t at_patches() const
+    {
+        return units() * UNIT - parts_end(coder, m) - patches;
     }
 };
 
@@ -315,14 +380,19 @@ DEVICE uint8_t end_byte(const parts_block &block, const field_form &form, const 
 // All workers: packs the streams of a short block one after another, and the end of the block, in the stage.
 template <coder_id CODER>
 DEVICE void pack_parts(const encode_team<CODER> &team, const uint8_t *streams, const parts_block &block,
-                       const field_form &form, const uint8_t *bases, uint32_t bytes, uint32_t thread)
+                       const field_form &form, const lane_patches &patches, const uint8_t *bases, uint32_t bytes,
+                       uint32_t thread)
 {
     constexpr uint32_t FULL = parts_kind<CODER>::FULL;
-    const uint32_t bits = form.bits, m = block.m, at_end = block.units() * UNIT - parts_end(block.coder, m);
+    const uint32_t bits = form.bits, m = block.m;
     const piece_offsets from = find_pieces(bits, FULL);
-    uint8_t *at = team.input(), *end = at + at_end;
+    uint8_t *at = team.input(), *end = at + block.at_patches();
     const uint8_t tail = thread < block.tail ? at[bytes - block.tail + thread] : 0;
     named_sync(team.barrier_id(), WORKERS);
+    if (form.patches != 0) { // values lie where the block goes, and nobody needs exponents any more
+        put_patches(team, team.high_halves(), form, patches, thread);
+        named_sync(team.barrier_id(), WORKERS);
+    }
     at = copy_stream(at, streams, piece_bytes(bits, 16, m), thread);
     at = copy_stream(at, streams + from.at4, piece_bytes(bits, 4, m), thread);
     at = copy_stream(at, streams + from.at2, piece_bytes(bits, 2, m), thread);
@@ -335,6 +405,7 @@ DEVICE void pack_parts(const encode_team<CODER> &team, const uint8_t *streams, c
     at += block.tail;
     if (at + thread < end) // less than a unit
         at[thread] = 0;
+    end = copy_stream(end, team.high_halves(), block.patches, thread);
     if (thread < parts_end(block.coder, m))
         end[thread] = end_byte(block, form, bases, thread);
 }
@@ -377,7 +448,7 @@ DEVICE void find_tiers(const encode_team<CODER> &team, tiers_of_coders<CODED> &t
 #pragma unroll
     for (uint32_t i = 0; i < BLOCK_SIZE / WORKER_WARPS / 16 / 32; i++)
         own[32 * i + lane] = make_uint4(0, 0, 0, 0);
-    const uint32_t in_use = __reduce_or_sync(ALL_LANES, bits_in_use<TYPE>(reader.set, reader.clear));
+    const uint32_t in_use = __reduce_or_sync(ALL_LANES, bits_in_use<TYPE>(reader.set, reader.clear, reader.normal));
     if (lane == 0) {
         found.in_use[parity][warp] = in_use;
         if (TYPE == TYPE_FP32)
@@ -415,11 +486,14 @@ DEVICE void code_parts(const LAUNCH &launch, const encode_team<CODER> &team, uin
     barrier_wait(&shared.counts_ready, parity);
 
     const uint32_t in_use = __reduce_or_sync(ALL_LANES, lane < WORKER_WARPS ? found.in_use[parity][lane] : 0);
-    const field_form fields_are = find_field_form<kind::TYPE>(in_use);
+    field_form fields_are = find_field_form<kind::TYPE>(in_use);
+    lane_patches patches = {0, 0};
+    if constexpr (kind::TYPE == TYPE_FP16)
+        patches = find_patches(team, fields_are, in_use, m, warp, lane);
     const piece_offsets pieces = find_pieces(fields_are.bits, kind::FULL);
     tier_offsets at = find_tier_offsets(shared.counts[parity], shared.escapes[parity], warp, lane);
-    parts_block coded = {m, bytes % kind::values::BYTES, find_pieces(fields_are.bits, m).tier1 + (m + 3) / 4, at.end,
-                         PARTS_BY_BASES};
+    parts_block coded = {m,      bytes % kind::values::BYTES,     find_pieces(fields_are.bits, m).tier1 + (m + 3) / 4,
+                         at.end, patch_bytes(fields_are.patches), PARTS_BY_BASES};
     if (CODED) {
         const tier_offsets other = find_tier_offsets(found.counts[parity], found.escapes[parity], warp, lane);
         parts_block by_table = coded;
@@ -448,9 +522,11 @@ DEVICE void code_parts(const LAUNCH &launch, const encode_team<CODER> &team, uin
     const bool escapes = __any_sync(ALL_LANES, of_lane.items3.escapes != 0);
     // The next block may come with another table; exponents are the warp's own.
     const bool release_late = CODED && is_coded && (escapes || of_lane.items3.dense_escapes);
-    if (is_coded)
+    if (is_coded) {
         put_all_fields<WHOLE>(team, streams, fields_are, pieces, bytes, warp, lane);
-    else if (WHOLE && form == STRAIT_BLOCK_RAW)
+        if (WHOLE && fields_are.patches != 0)
+            put_patches(team, streams + coded.at_patches(), fields_are, patches, thread);
+    } else if (WHOLE && form == STRAIT_BLOCK_RAW)
         copy_raw(team, parity, warp, lane);
     if (WHOLE && form != STRAIT_BLOCK_CONST && !release_late)
         warp_arrive(&shared.empty, lane);
@@ -471,7 +547,7 @@ DEVICE void code_parts(const LAUNCH &launch, const encode_team<CODER> &team, uin
         if (WHOLE && release_late)
             warp_arrive(&shared.empty, lane);
         if (!WHOLE)
-            pack_parts(team, streams, coded, fields_are, found.bases[parity], bytes, thread);
+            pack_parts(team, streams, coded, fields_are, patches, found.bases[parity], bytes, thread);
     }
     fence_bulk();
     warp_arrive(&shared.job_ready[parity], lane);

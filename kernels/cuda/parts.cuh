@@ -1,4 +1,5 @@
-// Blocks of mode 11, FORMAT.md section 3.4: fields of the bits that change, cut into pieces; bases of parts; symbols.
+// Blocks of mode 11, FORMAT.md section 3.4: fields of the bits that change, cut into pieces; patches; bases of parts;
+// symbols.
 // Functions also run on the host, for tests.
 #ifndef STRAIT_KERNELS_CUDA_PARTS_CUH
 #define STRAIT_KERNELS_CUDA_PARTS_CUH
@@ -24,6 +25,14 @@ ANY_SIDE uint32_t parts_end(uint32_t coder, uint32_t m)
     return PARTS_END_BYTES + (coder == PARTS_BY_BASES ? parts_of(m) : 0);
 }
 
+// Of patches with their number: two bytes each for the position of a value and its lowest bits.
+constexpr uint32_t PATCH_BYTES = 4, PATCHES_MAX = 1024;
+
+ANY_SIDE uint32_t patch_bytes(uint32_t patches)
+{
+    return patches != 0 ? PATCH_BYTES * patches + 2 : 0;
+}
+
 // ---- Fields ---------------------------------------------------------------------------------------------------------
 
 template <typed_type TYPE> ANY_SIDE constexpr uint32_t mantissa_bits()
@@ -33,43 +42,60 @@ template <typed_type TYPE> ANY_SIDE constexpr uint32_t mantissa_bits()
 
 enum sign_form { SIGNS_IN_FIELDS, SIGNS_CLEAR, SIGNS_SET, SIGN_FORMS };
 
-// What the fields of a block are: `zeroes` low bits of mantissas are left out, and signs unless they differ.
+// What the fields of a block are: `zeroes` low bits of mantissas are left out, and signs unless they differ. So many
+// values have patches.
 struct field_form {
-    uint32_t zeroes, signs, bits; // bits of a field
+    uint32_t zeroes, signs, bits, patches; // bits of a field
 
     ANY_SIDE uint32_t byte() const
     {
-        return zeroes + 32 * signs;
+        return zeroes + 32 * signs + (patches != 0 ? 128 : 0);
     }
 };
 
-ANY_SIDE field_form make_field_form(uint32_t mantissa, uint32_t zeroes, uint32_t signs)
+ANY_SIDE field_form make_field_form(uint32_t mantissa, uint32_t zeroes, uint32_t signs, uint32_t patches)
 {
-    return {zeroes, signs, mantissa - zeroes + (signs == SIGNS_IN_FIELDS)};
+    return {zeroes, signs, mantissa - zeroes + (signs == SIGNS_IN_FIELDS), patches};
 }
 
 // What the values of a block have in common, as a word of which the workers' are joined by "or": the bits of mantissas
-// that are set in some value; whether some sign is set; whether some is clear.
-constexpr uint32_t SOME_SIGN = 1u << 30, SOME_CLEAR = 1u << 31;
+// that are set in some value; of FP16 above them those that are set in some value that is not subnormal; whether some
+// sign is set; whether some is clear.
+constexpr uint32_t NORMAL_SHIFT = 10, SOME_SIGN = 1u << 30, SOME_CLEAR = 1u << 31;
 
-// From an "or" over values, and one over inverted values: for two values in a word, or one.
-template <typed_type TYPE> ANY_SIDE uint32_t bits_in_use(uint32_t set, uint32_t inverted)
+// The bits of two FP16 values of those that are not subnormal.
+ANY_SIDE uint32_t normal_mantissas(uint32_t w)
+{
+    const uint32_t is_normal = ((w & 0x7c007c00u) + 0x7c007c00u) & 0x80008000u;
+    return w & ((is_normal >> 5) - (is_normal >> 15));
+}
+
+// From an "or" over values, one over inverted values, and one over normal_mantissas: for two values in a word, or one.
+template <typed_type TYPE> ANY_SIDE uint32_t bits_in_use(uint32_t set, uint32_t inverted, uint32_t normal)
 {
     if (TYPE != TYPE_FP32) {
         set |= set << 16;
         inverted |= inverted << 16;
     }
     const uint32_t mantissa = (TYPE == TYPE_FP32 ? set : set >> 16) & ((1u << mantissa_bits<TYPE>()) - 1);
-    return mantissa | (set >> 31) * SOME_SIGN | (inverted & SOME_CLEAR);
+    const uint32_t of_normal = TYPE == TYPE_FP16 ? ((normal | normal >> 16) & 0x3ff) << NORMAL_SHIFT : 0;
+    return mantissa | of_normal | (set >> 31) * SOME_SIGN | (inverted & SOME_CLEAR);
+}
+
+// The low bits of mantissas that are all zero.
+template <typed_type TYPE> ANY_SIDE uint32_t zero_bits(uint32_t mantissas)
+{
+    const uint32_t all = mantissa_bits<TYPE>(), used = mantissas & ((1u << all) - 1);
+    return used == 0 ? all : lowest_bit(used);
 }
 
 template <typed_type TYPE> ANY_SIDE field_form find_field_form(uint32_t in_use)
 {
-    const uint32_t mantissa = in_use & (SOME_SIGN - 1);
-    return make_field_form(mantissa_bits<TYPE>(), mantissa == 0 ? mantissa_bits<TYPE>() : lowest_bit(mantissa),
+    return make_field_form(mantissa_bits<TYPE>(), zero_bits<TYPE>(in_use),
                            (in_use & SOME_SIGN) == 0    ? SIGNS_CLEAR
                            : (in_use & SOME_CLEAR) == 0 ? SIGNS_SET
-                                                        : SIGNS_IN_FIELDS);
+                                                        : SIGNS_IN_FIELDS,
+                           0);
 }
 
 // Where the streams of pieces of m fields begin, and tier 1 after them.

@@ -101,9 +101,16 @@ def as_fp32(rng, halves, count):
 
 
 def as_fp16(rng, halves, count):
-    """Values of about these sizes: what FP16 cannot hold becomes zero or infinite. At times the bits as they are."""
-    if rng.random() < 0.2:
+    """Values of about these sizes: what FP16 cannot hold becomes zero or infinite. At times the bits as they are, or
+    values that end in three zero bits, but for some subnormal ones."""
+    kind = rng.random()
+    if kind < 0.2:
         return halves
+    if kind < 0.4:
+        values = np.frombuffer(halves, "<u2", count) & 0xBFF8 | 0x2000
+        values[rng.integers(0, count, rng.integers(0, max(1, count // 9)))] &= 0x83FF
+        values[rng.integers(0, count, rng.integers(0, 20))] = rng.integers(0, 1024)
+        return values.astype("<u2").tobytes()
     with np.errstate(over="ignore", invalid="ignore"):
         return (np.frombuffer(halves, "<u2", count).astype("<u4") << 16).view("<f4").astype("<f2").tobytes()
 
@@ -294,19 +301,23 @@ def mutate_ranking(rng, data, block):
 
 
 def mutate_parts(rng, data, block, element):
-    """Another form, coder or base of a block of mode 11, another symbol of the last tier, or any bit."""
-    kind, end = rng.integers(0, 5), block.offset + block.extent
+    """Another form, coder or base of a block of mode 11, another patch or symbol of the last tier, or any bit."""
+    kind, end = rng.integers(0, 6), block.offset + block.extent
     count = (2 * block.n + block.t) // fm.VALUE_BYTES[element]
     if kind == 0:
         data[end - 1] = int(rng.choice([0, 1, 2, 255]))
     elif kind == 1:
-        data[end - 2] = int(rng.choice([data[end - 2] ^ 32, data[end - 2] ^ 64, (data[end - 2] + 1) & 255, 23, 24, 96]))
+        data[end - 2] = int(rng.choice([data[end - 2] ^ 32, data[end - 2] ^ 64, (data[end - 2] + 1) & 255, data[end - 2] ^ 128, 23, 24, 96]))
     elif kind == 2:
         at = end - 3 - int(rng.integers(0, fm.ceil_div(count, 256)))
         if at >= block.offset:
             data[at] = int(rng.choice([0, 1, 16, 17, 254, 255, (data[at] + 1) & 255]))
     elif kind == 3:
         data[end - int(rng.integers(2, 20)) % block.extent - 1] = int(rng.choice(fm.SYMBOLS))
+    elif kind == 4:
+        at = end - 3 - (fm.ceil_div(count, 256) if data[end - 1] == 1 else 0) - int(rng.integers(0, 9))
+        if at >= block.offset:
+            data[at] = int(rng.choice([0, 1, 2, 255, data[at] ^ 1, (data[at] + 1) & 255]))
     else:
         flip(rng, data, block.offset, end)
 
@@ -379,18 +390,26 @@ def force_fp8(rng, block, element):
 def force_parts(rng, block, rank, element):
     """A block of mode 11, by any form, coder and bases that hold these values, or that do not."""
     signs, exponents, mantissas = fm.part_values(block, element)
-    z, g = fm.part_form(signs, mantissas, element)
-    bases, kind = fm.part_bases(exponents), rng.integers(0, 5)
+    z, g, positions = fm.part_form(signs, exponents, mantissas, element)
+    bases, kind = fm.part_bases(exponents), rng.integers(0, 7)
     if kind == 0:
-        z, g = int(rng.integers(0, z + 1)), int(rng.choice([0, g]))
+        z, g, positions = int(rng.integers(0, z + 1)), int(rng.choice([0, g])), []
     elif kind == 1:
         z, g = int(rng.integers(0, fm.MANTISSA_BITS[element] + 1)), int(rng.integers(0, 3))
     elif kind == 2:
         bases = rng.integers(1, 255, len(bases)).tolist()
     elif kind == 3:
         bases[int(rng.integers(0, len(bases)))] = int(rng.choice([0, 255]))
+    elif kind == 4:  # any z, with as many patches as that takes
+        z = int(rng.integers(z, fm.MANTISSA_BITS[element] + 1))
+        positions = np.flatnonzero(mantissas & (1 << z) - 1)[:fm.PATCHES_MAX]
+    elif kind == 5 and len(positions) > 0:  # one left out, twice, out of order, or one more, perhaps of zero bits
+        positions, at = list(positions), int(rng.integers(0, len(positions)))
+        positions = [positions[:at] + positions[at + 1:], positions[:at + 1] + positions[at:], positions[::-1],
+                     positions + [len(mantissas) - 1], [int(rng.integers(0, len(mantissas)))] + positions,
+                     ][int(rng.integers(0, 5))][:fm.PATCHES_MAX]
     coder = int(rng.integers(0, 2))
-    return fm.PARTS, fm.encode_parts_as(block, element, z, g, coder, bases, rank) + bytes(int(rng.choice([0, 0, 0, 16])))
+    return fm.PARTS, fm.encode_parts_as(block, element, z, g, positions, coder, bases, rank) + bytes(int(rng.choice([0, 0, 0, 16])))
 
 
 def force_block(rng, page, at, tables, table, element):

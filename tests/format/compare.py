@@ -64,9 +64,12 @@ def test_model(rng):
             for size in EDGES:
                 for _ in range(8):
                     pages = [random_data(rng, size, tables.exponent[1], element), bytes(size)]
-                    for page in fm.parse_chunk(round_trip(pages, [1, 2], tables, element, asked, size))[1]:
+                    chunk = round_trip(pages, [1, 2], tables, element, asked, size)
+                    for page in fm.parse_chunk(chunk)[1]:
                         for block in page.blocks:
                             seen["block of mode %d, element %d" % (block.mode, element)] += 1
+                            form = chunk[block.offset + block.extent - 2]
+                            seen["block with patches"] += block.mode == fm.PARTS and form >= fm.PATCHED
         for element in fm.ELEMENTS:
             sizes = (33, 16384, 16385, 1)
             round_trip([rng.bytes(s) for s in sizes] + [b"\7" * 16384], [0] * 5, tables, element, asked, element)
@@ -360,6 +363,7 @@ def main():
     test_model(rng)
     names = test_chunks(rng, library.load(os.path.abspath(options.lib)) if options.lib else None, options.codecs.split(","),
                         options.chunks)
+    expect(seen["block with patches"] > 0, "no block had patches")
     print("seen:", ", ".join("%s: %d" % item for item in sorted(seen.items())))
     if not fm.FILE_HASHES_CHECKED:
         print("note: no xxhash, hashes of files were not checked")

@@ -307,6 +307,7 @@ def encode_fp8(block, element, ranking):
 SYMBOLS = np.array([-1, -2, -3, 0, -4, -5, *range(-6, -17, -1), 1, 2, 3, 128]) % 256  # those with the ranks 0 to 20
 SYMBOL_EXPONENTS = np.concatenate([SYMBOLS, np.setdiff1d(np.arange(256), SYMBOLS)]).astype(np.uint8)
 SYMBOL_RANK = np.argsort(SYMBOL_EXPONENTS).astype(np.uint8)
+PATCHED, PATCHES_MAX = 128, 1024
 
 
 def part_values(block, element):
@@ -317,11 +318,20 @@ def part_values(block, element):
     return values >> 8 * size - 1, (halves >> 7 & 0xFF).astype(np.int64), values & (1 << bits) - 1
 
 
-def part_form(signs, mantissas, element):
-    """(z, g) that an encoder takes."""
-    bits = MANTISSA_BITS[element]
-    z = next((z for z in range(bits) if (mantissas >> z & 1).any()), bits)
-    return z, 0 if signs.any() and not signs.all() else 2 if signs.all() else 1
+def zero_bits(mantissas, bits):
+    return next((z for z in range(bits) if (mantissas >> z & 1).any()), bits)
+
+
+def part_form(signs, exponents, mantissas, element):
+    """(z, g, positions of the values with patches) that an encoder takes."""
+    bits, count, positions = MANTISSA_BITS[element], len(mantissas), np.array([], np.int64)
+    z = zero_bits(mantissas, bits)
+    if element == FP16:
+        wide = zero_bits(mantissas[exponents != 0], bits)
+        odd = np.flatnonzero(mantissas & (1 << wide) - 1)
+        if len(odd) <= PATCHES_MAX and 8 * (4 * len(odd) + 2) < (wide - z) * count:
+            z, positions = wide, odd
+    return z, 0 if signs.any() and not signs.all() else 2 if signs.all() else 1, positions
 
 
 def field_pieces(f):
@@ -363,29 +373,35 @@ def part_symbols(exponents, bases):
     return np.concatenate(symbols).astype(np.uint8)
 
 
-def encode_parts_as(block, element, z, g, coder, bases, rank):
-    """A whole block, padded, of this form, coder and bases; `rank` is that of the page's table, for coder 0."""
+def patches_of(positions, mantissas, z):
+    """The patches of these values with their number; none: nothing."""
+    patches = b"".join(struct.pack("<HH", i, int(mantissas[i]) & (1 << z) - 1 & 0xFFFF) for i in positions)
+    return patches + struct.pack("<H", len(positions)) if len(positions) else b""
+
+
+def encode_parts_as(block, element, z, g, positions, coder, bases, rank):
+    """A whole block, padded, of this form, patches, coder and bases; `rank` is that of the page's table, for coder 0."""
     signs, exponents, mantissas = part_values(block, element)
     bits = MANTISSA_BITS[element]
     fields, f = mantissas >> z, bits - z
     if g == 0:
         fields, f = fields | signs << f, f + 1
-    symbols, end = exponents.astype(np.uint8), b""
+    symbols, end = exponents.astype(np.uint8), patches_of(positions, mantissas, z)
     if coder == 1:
-        symbols, rank, end = part_symbols(exponents, bases), SYMBOL_RANK, bytes(bases)
+        symbols, rank, end = part_symbols(exponents, bases), SYMBOL_RANK, end + bytes(bases)
     tiers = encode_tiered(join_values(np.zeros(len(symbols), np.uint8), symbols), rank)[1][len(symbols):]
     used = pack_fields(fields, f) + tiers + block[len(symbols) * VALUE_BYTES[element]:]
-    end += bytes([z + 32 * g, coder])
+    end += bytes([z + 32 * g + PATCHED * (len(positions) > 0), coder])
     return used + bytes(-(len(used) + len(end)) % UNIT) + end
 
 
 def encode_parts(block, rank, element):
     """(mode, the whole block, padded)"""
     signs, exponents, mantissas = part_values(block, element)
-    z, g = part_form(signs, mantissas, element)
-    blocks = [encode_parts_as(block, element, z, g, 1, part_bases(exponents), None)]
+    form = part_form(signs, exponents, mantissas, element)
+    blocks = [encode_parts_as(block, element, *form, 1, part_bases(exponents), None)]
     if rank is not None:
-        blocks.insert(0, encode_parts_as(block, element, z, g, 0, None, rank))
+        blocks.insert(0, encode_parts_as(block, element, *form, 0, None, rank))
     return PARTS, min(blocks, key=len)
 
 
@@ -560,17 +576,31 @@ def decode_fields(streams, count, f):
     return fields
 
 
+def decode_patches(payload, count, z):
+    """[(position, lowest bits)] that end the payload."""
+    require(len(payload) >= 2)
+    size, = struct.unpack("<H", payload[-2:])
+    require(0 < size <= PATCHES_MAX and 4 * size + 2 <= len(payload))
+    patches = list(struct.iter_unpack("<HH", payload[len(payload) - 2 - 4 * size:-2]))
+    positions = [at for at, _ in patches]
+    require(all(a < b for a, b in zip(positions, positions[1:] + [count])))
+    require(all(0 < lowest < 1 << z for _, lowest in patches))
+    return patches
+
+
 def decode_parts(payload, size, element, exponents, rank):
     """Section 3.4 with check 14: the source bytes of a block of `size`."""
     form, coder = payload[-2:]
-    z, g, bits, count = form & 31, form >> 5, MANTISSA_BITS[element], size // VALUE_BYTES[element]
+    z, g, bits, count = form & 31, form >> 5 & 3, MANTISSA_BITS[element], size // VALUE_BYTES[element]
     require(coder == 1 or coder == 0 and exponents is not None)
-    require(z <= bits and g <= 2)
+    require(z <= bits and g <= 2 and (form < PATCHED or element == FP16))
     end = 2 + (ceil_div(count, 256) if coder == 1 else 0)
     require(end <= len(payload))
     bases = payload[len(payload) - end:-2]
     require(all(1 <= base <= 254 for base in bases))
-    streams, f = Streams(payload[:len(payload) - end]), bits - z + (g == 0)
+    payload = payload[:len(payload) - end]
+    patches = decode_patches(payload, count, z) if form >= PATCHED else []
+    streams, f = Streams(payload[:len(payload) - 4 * len(patches) - 2 * (form >= PATCHED)]), bits - z + (g == 0)
     fields = decode_fields(streams, count, f)
     if coder == 1:
         exponents, rank = SYMBOL_EXPONENTS, SYMBOL_RANK
@@ -579,6 +609,8 @@ def decode_parts(payload, size, element, exponents, rank):
         e = np.concatenate([exchanged((e[256 * i:256 * i + 256] + base) % 256, base) for i, base in enumerate(bases)])
     signs = fields >> f - 1 & 1 if g == 0 else np.full(count, g - 1)
     mantissas = fields << z & (1 << bits) - 1
+    for at, lowest in patches:
+        mantissas[at] |= lowest
     if element == FP16:
         require(((e == 0) | (e == 255) | (e > 112) & (e < 143)).all())
         e = np.where(e == 0, 0, np.where(e == 255, 31, e - 112))

@@ -237,9 +237,9 @@ static void mix(struct rng *rng, const struct ways *ways, struct trial *trial)
 static void mixed_trial(struct rng *rng, const struct device *device, const struct element_modes *of,
                         struct trial *trial)
 {
-    static const enum pattern patterns[] = {PATTERN_RARE,  PATTERN_FALLING, PATTERN_SHARE,
-                                            PATTERN_FP16,  PATTERN_EDGES,   PATTERN_WIDENED,
-                                            PATTERN_CONST, PATTERN_SPREAD,  PATTERN_FP8};
+    static const enum pattern patterns[] = {PATTERN_RARE,  PATTERN_FALLING, PATTERN_SHARE, PATTERN_FP16,
+                                            PATTERN_EDGES, PATTERN_WIDENED, PATTERN_CONST, PATTERN_SPREAD,
+                                            PATTERN_FP8,   PATTERN_NARROWED};
     const struct shape shape = {.page_count = MIXED_PAGES,
                                 .rows = 1,
                                 .row_bytes = 3 * 16384 + 4 * rng_below(rng, 4097),
@@ -304,6 +304,7 @@ static const struct timed {
              {"bf16 parts", STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING, false},
              {"fp16 parts", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16, false},
              {"fp32 parts", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING, false},
+             {"fp16 parts, patched", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_NARROWED, false},
              {"bf16 parts, no set", STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING, true},
              {"fp16 parts, no set", STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16, true},
              {"fp32 parts, no set", STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING, true},

@@ -311,6 +311,7 @@ static const struct kind {
     {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_FALLING, STRAIT_BLOCK_PARTS},
     {STRAIT_ELEMENT_BF16, STRAIT_MODE_PARTS, PATTERN_RUNS, STRAIT_BLOCK_PARTS},
     {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_FP16, STRAIT_BLOCK_PARTS},
+    {STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS, PATTERN_NARROWED, STRAIT_BLOCK_PARTS},
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_FALLING, STRAIT_BLOCK_PARTS},
     {STRAIT_ELEMENT_FP32, STRAIT_MODE_PARTS, PATTERN_WIDENED, STRAIT_BLOCK_PARTS},
 };
@@ -319,7 +320,7 @@ static const struct kind {
 static const uint32_t kind_bytes[] = {801, 802, 803, 516, 1024};
 enum {
     KINDS = COUNT(kinds) * COUNT(kind_bytes),
-    FP8_END = KINDS - 5 * COUNT(kind_bytes), /* those of `parts` follow */
+    FP8_END = KINDS - 6 * COUNT(kind_bytes), /* those of `parts` follow */
     BASE_KINDS = FP8_END - 2 * COUNT(kind_bytes),
 };
 
@@ -388,11 +389,13 @@ TEST_RANGE(every_other_byte_of_a_ranking_is_refused, BASE_KINDS, FP8_END)
 static size_t end_size_of(int index)
 {
     const uint32_t value_bytes = kinds[index / COUNT(kind_bytes)].element == STRAIT_ELEMENT_FP32 ? 4 : 2;
-    if (index < BASE_KINDS || (index >= FP8_END && chunk[chunk_size - 1] == 0))
+    if (index < BASE_KINDS)
         return 2;
     if (index < FP8_END)
         return RANKING;
-    return 2 + (kind_bytes[index % COUNT(kind_bytes)] / value_bytes + 255) / 256; /* bases of parts */
+    const uint32_t parts = (kind_bytes[index % COUNT(kind_bytes)] / value_bytes + 255) / 256;
+    const size_t end = 2 + (chunk[chunk_size - 1] == 0 ? 0 : parts);
+    return end + (chunk[chunk_size - 2] < 128 ? 0 : 2 + 4 * load_le16(chunk + chunk_size - end - 2)); /* patches */
 }
 
 TEST_LOOP(a_block_of_another_length_is_refused, KINDS)
@@ -400,20 +403,17 @@ TEST_LOOP(a_block_of_another_length_is_refused, KINDS)
     kind_init(_i);
     const size_t end_size = end_size_of(_i);
     const uint64_t whole = chunk_size;
-    uint8_t end[RANKING];
-    memcpy(end, chunk + whole - end_size, end_size);
-    for (chunk_size = BLOCK + 16; chunk_size < whole + 1024; chunk_size += 16) {
-        uint8_t before[16];
+    static uint8_t right[CHUNK_MAX];
+    memcpy(right, chunk, whole);
+    for (chunk_size = BLOCK + (end_size + 15) / 16 * 16; chunk_size < whole + 1024; chunk_size += 16) {
+        memcpy(chunk, right, whole);
         memset(chunk + whole, 0, CHUNK_MAX - whole);
-        memcpy(before, chunk + chunk_size - 16, 16);
         if (chunk_size > whole)
             memset(chunk + whole - end_size, 0, end_size);
-        memcpy(chunk + chunk_size - end_size, end, end_size);
+        memcpy(chunk + chunk_size - end_size, right + whole - end_size, end_size);
         store_le32(chunk + 16, (uint32_t)chunk_size);
         repair_metadata(chunk, chunk_size);
         ck_assert_int_eq(chunk_size == whole ? STRAIT_OK : STRAIT_ERR_CORRUPT, judged_status());
-        memcpy(chunk + chunk_size - 16, before, 16);
-        memcpy(chunk + whole - end_size, end, end_size);
     }
     chunk_teardown();
 }

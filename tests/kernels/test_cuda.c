@@ -168,6 +168,8 @@ static void resize_chunk(struct trial *trial, uint64_t size)
 
 static void make_hostile(struct rng *rng, struct trial *trial, enum hostility how)
 {
+    static const uint32_t end_bytes[] = {2, 12, 60};
+    uint64_t at;
     struct strait_chunk_info info;
     require(strait_chunk_info(trial->chunk, trial->chunk_size, &info) == STRAIT_OK);
     uint8_t *chunk = trial->chunk, *blocks = chunk + info.metadata_bytes;
@@ -190,9 +192,9 @@ static void make_hostile(struct rng *rng, struct trial *trial, enum hostility ho
     case BLOCK_OF_NOISE:
         rng_fill(rng, blocks + rng_below(rng, streams) / 2, streams / 2);
         break;
-    case END_OF_BLOCK: /* of the last: coder, base, form and bases of later modes */
-        chunk[trial->chunk_size - 1 - rng_below(rng, rng_below(rng, 2) == 0 ? 2 : 12)] =
-            (uint8_t)(rng_below(rng, 2) == 0 ? rng_below(rng, 5) : rng_next(rng));
+    case END_OF_BLOCK: /* of the last: coder, base, form, bases and patches of later modes */
+        at = trial->chunk_size - 1 - rng_below(rng, end_bytes[rng_below(rng, COUNT(end_bytes))]);
+        chunk[at] = (uint8_t)(rng_below(rng, 2) == 0 ? rng_below(rng, 5) : rng_next(rng));
         break;
     case ENDS_EARLY:
         resize_chunk(trial, rng_below(rng, (uint32_t)trial->chunk_size));
@@ -320,8 +322,8 @@ static void chosen_sizes(struct rng *rng)
                                         .row_bytes = sizes[s],
                                         .page_gap = round_to(sizes[s], element_bytes(asked.element)) - sizes[s],
                                         .table = (uint32_t)s % TEST_TABLES};
-            static const enum pattern later[] = {PATTERN_FALLING, PATTERN_WIDENED, PATTERN_FP16, PATTERN_SPREAD,
-                                                 PATTERN_FP8};
+            static const enum pattern later[] = {PATTERN_FALLING, PATTERN_WIDENED,  PATTERN_FP16,
+                                                 PATTERN_SPREAD,  PATTERN_NARROWED, PATTERN_FP8};
             chosen_trial(rng, &asked, &shape, (enum pattern)((s + m) % PATTERNS), HONEST);
             if (asked.mode >= STRAIT_MODE_BASE)
                 chosen_trial(rng, &asked, &shape, later[s % COUNT(later)], HONEST);
@@ -351,7 +353,7 @@ static void chosen_patterns(struct rng *rng)
 
 static void chosen_hostilities(struct rng *rng)
 {
-    static const enum pattern patterns[] = {PATTERN_FALLING, PATTERN_RARE, PATTERN_FP16, PATTERN_WIDENED};
+    static const enum pattern patterns[] = {PATTERN_FALLING, PATTERN_RARE, PATTERN_NARROWED, PATTERN_WIDENED};
     for (int how = 0; how < HOSTILITIES; how++) {
         for (int m = 0; m < COUNT(asked_modes); m++) {
             for (int k = 0; k < 4; k++) {
@@ -366,6 +368,17 @@ static void chosen_hostilities(struct rng *rng)
                 chosen_trial(rng, &asked, &shape, pattern, (enum hostility)how);
             }
         }
+    }
+}
+
+/* Blocks with patches, whole ones and short ones. */
+static void chosen_patches(struct rng *rng)
+{
+    const struct asked asked = {codebook, STRAIT_ELEMENT_FP16, STRAIT_MODE_PARTS};
+    for (uint32_t i = 0; i < 300; i++) {
+        const uint32_t bytes = i % 3 == 0 ? 16384 : 600 + 2 * rng_below(rng, 3000);
+        const struct shape shape = {.page_count = 1, .rows = 1, .row_bytes = bytes, .table = i % TEST_TABLES};
+        chosen_trial(rng, &asked, &shape, PATTERN_NARROWED, END_OF_BLOCK);
     }
 }
 
@@ -503,6 +516,7 @@ static void check_device(unsigned trials, bool chosen)
         chosen_sizes(&rng);
         chosen_patterns(&rng);
         chosen_hostilities(&rng);
+        chosen_patches(&rng);
         chosen_rooms(&rng);
         many_regions();
         absent_pages();

@@ -211,7 +211,7 @@ template <typed_type TYPE> static void check_fields(uint32_t zeroes, uint32_t si
     constexpr enum strait_element ELEMENT = TYPE == TYPE_FP32   ? STRAIT_ELEMENT_FP32
                                             : TYPE == TYPE_FP16 ? STRAIT_ELEMENT_FP16
                                                                 : STRAIT_ELEMENT_BF16;
-    uint32_t w[4], again[4], exponents[2] = {0, 0}, low[2] = {0, 0}, set = 0, clear = 0;
+    uint32_t w[4], again[4], exponents[2] = {0, 0}, low[2] = {0, 0}, set = 0, clear = 0, normal = 0;
     uint8_t bytes[16], list[64], lows[64] = {0}, eights[64] = {0}, sixteens[64] = {0};
     for (uint32_t i = 0; i < 4; i++) {
         const uint32_t left = (1u << MANTISSA) - (1u << zeroes), sign = 1u << (8 * BYTES - 1);
@@ -223,13 +223,16 @@ template <typed_type TYPE> static void check_fields(uint32_t zeroes, uint32_t si
             w[i] |= zeroes < MANTISSA ? 1u << zeroes : 0, w[i] = signs != 0 ? w[i] : w[i] | sign;
         if (i == 1 && signs == SIGNS_IN_FIELDS)
             w[i] &= ~sign;
-        set |= w[i], clear |= ~w[i];
+        set |= w[i], clear |= ~w[i], normal |= normal_mantissas(w[i]);
     }
-    const field_form form = find_field_form<TYPE>(bits_in_use<TYPE>(set, clear));
+    const uint32_t in_use = bits_in_use<TYPE>(set, clear, normal);
+    const field_form form = find_field_form<TYPE>(in_use);
     struct part_fields expected;
     require(form.byte() == zeroes + 32 * signs && part_fields_init(&expected, ELEMENT, zeroes, signs, COUNT));
     require(form.bits == expected.width);
     std::memcpy(bytes, w, sizeof(w));
+    require(TYPE != TYPE_FP16 ||
+            (in_use >> NORMAL_SHIFT & 0x3ff) == (values_scalar.find_bits(bytes, COUNT, ELEMENT).normal & 0x3ff));
     values_scalar.find_exponents(list, bytes, COUNT, ELEMENT);
     std::memcpy(exponents, list, COUNT);
     values_scalar.split_fields(sixteens, lows, bytes, COUNT, &expected);

@@ -143,6 +143,85 @@ TEST_LOOP(one_value_decides_what_is_left_away, COUNT(kinds))
     }
 }
 
+/* ---- Patches ---------------------------------------------------------------------------------------------------- */
+
+static const struct kind *const fp16 = &kinds[1];
+
+/* Bytes of FP16 values with three zero bits, but for `patches` of them, which are subnormal: one at each end where
+ * there are two, and others between. */
+static void narrowed(uint8_t *bytes, uint32_t count, uint32_t patches)
+{
+    fill(fp16, bytes, count, 3, STORED);
+    for (uint32_t i = 0; i < patches; i++)
+        put(fp16, bytes, patches == 1 ? count / 2 : i * (count - 1) / (patches - 1), i % 2, 0, 1 + i % 7 + i % 3 * 256);
+}
+
+/* Of patch i, the position and the bits. */
+static unsigned patch_word(uint32_t count, uint32_t i, uint32_t word)
+{
+    const size_t end = chunk_size - 2 - (coder() == 0 ? 0 : (count + 255) / 256);
+    return load_le16(chunk + end - 2 - 4 * (load_le16(chunk + end - 2) - i) + 2 * word);
+}
+
+TEST(few_subnormal_values_have_patches)
+{
+    /* Values, and the most patches that take less than three bits of each value. */
+    static const uint32_t of[][2] = {{14, 0}, {100, 8}, {110, 9}, {1000, 93}, {8186, 766}, {8192, 767}};
+    static uint8_t bytes[2 * 8192];
+    for (int k = 0; k < COUNT(of); k++) {
+        for (uint32_t patches = 1; patches <= of[k][1] + 2; patches += patches < 4 || patches + 20 > of[k][1] ? 1 : 17) {
+            const uint32_t count = of[k][0];
+            const bool are_few = patches <= of[k][1];
+            narrowed(bytes, count, patches);
+            code(fp16, bytes, 2 * count, false);
+            ck_assert_int_eq(STRAIT_OK, judge(chunk_size).verified.result.status);
+            if (count >= 100)
+                ck_assert_uint_eq(are_few ? 128 | 3 : 0, form());
+            for (uint32_t i = 0; are_few && i < patches; i++) {
+                const uint32_t position = patches == 1 ? count / 2 : i * (count - 1) / (patches - 1);
+                ck_assert_uint_eq(position, patch_word(count, i, 0));
+                ck_assert_uint_eq(load_le16(bytes + 2 * position) & 7, patch_word(count, i, 1));
+            }
+            chunk_teardown();
+        }
+    }
+}
+
+TEST(a_patch_may_be_of_any_value)
+{
+    enum { VALUES = 600 };
+    static uint8_t bytes[2 * VALUES];
+    for (uint32_t at = 0; at < VALUES; at++) {
+        fill(fp16, bytes, VALUES, 4, CLEAR);
+        put(fp16, bytes, at, 0, 0, 0x3ff);
+        code(fp16, bytes, sizeof(bytes), at % 2 == 0);
+        ck_assert_uint_eq(128 | CLEAR << 5 | 4, form());
+        ck_assert_uint_eq(at, patch_word(VALUES, 0, 0));
+        ck_assert_uint_eq(15, patch_word(VALUES, 0, 1));
+        ck_assert_int_eq(STRAIT_OK, judge(chunk_size).verified.result.status);
+        chunk_teardown();
+    }
+}
+
+/* Values that are all subnormal are no reason for patches, nor are other types. */
+TEST(only_values_beside_normal_ones_have_patches)
+{
+    enum { VALUES = 1000 };
+    static uint8_t bytes[4 * VALUES];
+    for (uint32_t i = 0; i < VALUES; i++)
+        put(fp16, bytes, i, i % 2, 0, i % 1024);
+    code(fp16, bytes, 2 * VALUES, false);
+    ck_assert_uint_eq(0, form());
+    chunk_teardown();
+    for (uint32_t k = 0; k < 3; k += 2) {
+        fill(&kinds[k], bytes, VALUES, 3, STORED);
+        put(&kinds[k], bytes, 500, 0, 0, 1);
+        code(&kinds[k], bytes, VALUES * kinds[k].bytes, false);
+        ck_assert_uint_eq(0, form());
+        chunk_teardown();
+    }
+}
+
 /* ---- Bases ------------------------------------------------------------------------------------------------------ */
 
 /* Exponents of a part of 256 and the base that it has. */
@@ -445,6 +524,56 @@ TEST_LOOP(other_forms_and_coders_are_refused, COUNT(kinds))
             hand.block[hand.size - 1] = (uint8_t)other;
             ck_assert_int_eq(other == 1 ? STRAIT_OK : STRAIT_ERR_CORRUPT, verdict_of_hand(kind));
         }
+    }
+}
+
+/* Makes the block by hand one with patches, of values that have their bits, too; `says` is the number that it tells. */
+static void patch_hand(const uint16_t (*patches)[2], uint32_t count, uint32_t says)
+{
+    struct hand *h = &hand;
+    const uint8_t base = h->block[h->size - 3], z_and_signs = h->block[h->size - 2];
+    memset(h->block + h->end, 0, h->size - h->end);
+    h->size = (h->end + 4 * count + 2 + 3 + 15) / 16 * 16;
+    uint8_t *at = h->block + h->size - 3 - 2 - 4 * count;
+    for (uint32_t i = 0; i < count; i++, at += 4) {
+        store_le16(at, patches[i][0]);
+        store_le16(at + 2, patches[i][1]);
+        if (patches[i][0] < VALUES)
+            h->page[2 * patches[i][0]] |= (uint8_t)patches[i][1];
+    }
+    const uint8_t end[] = {(uint8_t)says, (uint8_t)(says >> 8), base, z_and_signs | 128, 1};
+    memcpy(at, end, sizeof(end));
+}
+
+TEST(patches_that_are_not_well_formed_are_refused)
+{
+    static const struct {
+        uint16_t patches[3][2];
+        uint32_t count, says;
+        int status;
+    } cases[] = {
+        {{{0, 1}}, 1, 1, STRAIT_OK},
+        {{{0, 7}, {1, 4}, {60, 2}}, 3, 3, STRAIT_OK},
+        {{{7, 1}}, 1, 0, STRAIT_ERR_CORRUPT},   /* none, says the block */
+        {{{7, 1}}, 1, 16, STRAIT_ERR_CORRUPT},  /* they would reach into the streams */
+        {{{7, 1}}, 1, 255, STRAIT_ERR_CORRUPT}, /* before the block */
+        {{{7, 0}}, 1, 1, STRAIT_ERR_CORRUPT},   /* no bits */
+        {{{7, 8}}, 1, 1, STRAIT_ERR_CORRUPT},   /* more bits than fields lack */
+        {{{7, 0x8001}}, 1, 1, STRAIT_ERR_CORRUPT},
+        {{{61, 1}}, 1, 1, STRAIT_ERR_CORRUPT}, /* behind the last value */
+        {{{0xffff, 1}}, 1, 1, STRAIT_ERR_CORRUPT},
+        {{{7, 1}, {7, 1}}, 2, 2, STRAIT_ERR_CORRUPT},         /* twice */
+        {{{7, 1}, {9, 1}, {8, 1}}, 3, 3, STRAIT_ERR_CORRUPT}, /* not in order */
+    };
+    for (int i = 0; i < COUNT(cases); i++) {
+        by_hand(fp16, 7, 140, 230);
+        patch_hand(cases[i].patches, cases[i].count, cases[i].says);
+        ck_assert_msg(verdict_of_hand(fp16) == cases[i].status, "case %d", i);
+    }
+    for (uint32_t k = 0; k < 3; k += 2) { /* of other types */
+        by_hand(&kinds[k], 4, 140, 230);
+        patch_hand(cases[0].patches, 1, 1);
+        ck_assert_int_eq(STRAIT_ERR_CORRUPT, verdict_of_hand(&kinds[k]));
     }
 }
 
