@@ -363,19 +363,28 @@ static enum strait_status start_proxy(struct strait_ep_group *group, const struc
     return status == STRAIT_OK ? status : tell(told, status, text);
 }
 
-/* Maps what was offered, and connects to ranks of other hosts. */
-static enum strait_status reach_ranks(struct strait_ep_group *group, const struct offer *offers,
-                                      const struct replicas *replicas, struct told told)
+/* Maps what was offered. */
+static enum strait_status reach_memory(struct strait_ep_group *group, const struct offer *offers,
+                                       const struct replicas *replicas, struct told told)
 {
     uint32_t culprit = 0;
     char text[160];
 
     const enum strait_status status = map_arenas(group, offers, replicas, &culprit);
     if (status == STRAIT_OK)
-        return group->proxy != NULL ? start_proxy(group, offers, told) : status;
+        return status;
     snprintf(text, sizeof(text), "memory of rank %" PRIu32 " cannot be mapped: %s", culprit,
              status == STRAIT_ERR_UNSUPPORTED ? "its process cannot be seen" : strait_status_string((int)status));
     return tell(told, status, text);
+}
+
+/* How a step ended that all ranks make: the same on all of them. */
+static enum strait_status agree_on(const struct strait_ep_group *group, enum strait_status own, struct told told)
+{
+    int64_t status = own, all[STRAIT_EP_RANKS_MAX] = {0};
+
+    own = gather(&group->config, &status, all, sizeof(status), told);
+    return own == STRAIT_OK ? all_well(&group->config, all, sizeof(status), told) : own;
 }
 
 /* Exchanges arenas. All ranks return the same, but for what was told. */
@@ -383,7 +392,6 @@ static enum strait_status share_arenas(struct strait_ep_group *group, enum strai
 {
     struct offer own = {.status = status}, all[STRAIT_EP_RANKS_MAX] = {0};
     struct replicas *replicas = group->view.remote != 0 ? calloc(STRAIT_EP_RANKS_MAX, sizeof(*replicas)) : NULL;
-    int64_t reached, results[STRAIT_EP_RANKS_MAX] = {0};
     int fds[STRAIT_EP_RANKS_MAX];
 
     memset(fds, -1, sizeof(fds));
@@ -398,12 +406,10 @@ static enum strait_status share_arenas(struct strait_ep_group *group, enum strai
         status = all_well(&group->config, all, sizeof(own), told);
     if (status == STRAIT_OK && group->view.remote != 0)
         status = share_replicas(group, replicas, fds, told);
-    if (status == STRAIT_OK) {
-        reached = reach_ranks(group, all, replicas, told);
-        status = gather(&group->config, &reached, results, sizeof(reached), told);
-        if (status == STRAIT_OK)
-            status = all_well(&group->config, results, sizeof(reached), told);
-    }
+    if (status == STRAIT_OK)
+        status = agree_on(group, reach_memory(group, all, replicas, told), told);
+    if (status == STRAIT_OK && group->proxy != NULL)
+        status = agree_on(group, start_proxy(group, all, told), told);
     for (uint32_t rank = 0; rank < STRAIT_EP_RANKS_MAX; rank++)
         if (fds[rank] >= 0)
             close(fds[rank]);
@@ -536,12 +542,10 @@ static enum strait_status fill_view(struct strait_ep_group *group)
 /* Last exchange: nobody begins a call before all are ready for it. */
 static enum strait_status finish_group(struct strait_ep_group *group, struct told told)
 {
-    int64_t own = fill_view(group), results[STRAIT_EP_RANKS_MAX] = {0};
+    const enum strait_status status = fill_view(group);
 
-    if (own != STRAIT_OK)
-        tell(told, (enum strait_status)own, "no memory for the state of the group");
-    const enum strait_status status = gather(&group->config, &own, results, sizeof(own), told);
-    return status == STRAIT_OK ? all_well(&group->config, results, sizeof(own), told) : status;
+    return agree_on(group, status == STRAIT_OK ? status : tell(told, status, "no memory for the state of the group"),
+                    told);
 }
 
 enum strait_status strait_ep_group_create(const struct strait_ep_config *config, struct strait_ep_group **group,

@@ -271,6 +271,16 @@ enum strait_status ep_host_receive(void *context, const struct ep_receive_args *
 
 /* ---- LL combine: rows back to their tokens' ranks ---------------------------------------------------------------- */
 
+/* Whether a list of rows for a rank, of which there are `count`, has room for one more: more come about only where it
+ * has named an expert twice in one token. */
+static bool has_room(const struct ep_group_view *group, uint32_t rank, uint32_t count, uint32_t room)
+{
+    if (count < room)
+        return true;
+    ep_host_fail(group, STRAIT_ERR_CORRUPT, rank);
+    return false;
+}
+
 /* Rows of the list of `rank` in the caller's tensor, in their order, to host->ids. Returns their number. */
 static uint32_t list_back(struct ep_host *host, const struct ep_send_back_args *args, uint32_t rank)
 {
@@ -283,9 +293,13 @@ static uint32_t list_back(struct ep_host *host, const struct ep_send_back_args *
             host->ids[count++] = (uint32_t)record;
             continue;
         }
-        for (uint32_t k = 0; k < handle->topk; k++)
-            if (handle->expert_row[record * handle->topk + k] >= 0)
-                host->ids[count++] = (uint32_t)handle->expert_row[record * handle->topk + k];
+        for (uint32_t k = 0; k < handle->topk; k++) {
+            if (handle->expert_row[record * handle->topk + k] < 0)
+                continue;
+            if (!has_room(&args->group, rank, count, args->group.at.chunk_rows))
+                return 0;
+            host->ids[count++] = (uint32_t)handle->expert_row[record * handle->topk + k];
+        }
     }
     return count;
 }
@@ -336,6 +350,8 @@ static uint64_t send_experts_back(const struct ep_send_back_args *args, uint32_t
             const int64_t row = handle->expert_row[record * topk + k];
             if (row < 0)
                 continue;
+            if (places != NULL && !has_room(group, rank, count, group->place_count))
+                return 0;
             memcpy(ep_rows_of(group, rank, epoch, bytes, token * topk + k), args->rows + row * bytes, bytes);
             if (places != NULL)
                 places[count] = (uint32_t)(token * topk + k);

@@ -287,7 +287,7 @@ static inline EP_BOTH uint8_t *ep_announced(const struct ep_group_view *group, u
     }
     *rows = said.rows;
     if (said.offset == EP_IN_PEERS)
-        return peers->tensors[by];
+        return group->remote == 0 ? peers->tensors[by] : NULL;
     if (said.offset < group->at.heap || said.offset > end || said.offset % 16 != 0 ||
         said.rows > (end - said.offset) / row_bytes)
         return NULL;

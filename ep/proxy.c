@@ -9,6 +9,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ep/host.h"
 #include "internal/bytes.h"
@@ -18,6 +19,7 @@
 #include "transport/rank_listener.h"
 
 enum { FRAMES_MAX = 64, CONNECT_MS = 10000 };
+#define PIECE_MAX (1ull << 30) /* bytes of a frame; links take less than 4 GiB at once */
 /* How often the thread looks at flags, as those who write them wake nobody: often for a while after anything moved. */
 enum { SOON_NS = 20000, LATER_NS = 1000000, BUSY_TURNS = 2000 };
 
@@ -43,7 +45,7 @@ static void send_frame(struct ep_proxy_peer *peer, enum ep_frame_type type, uint
     store_le64(header + 8, a);
     const enum strait_status status = link_send(peer->link, header, sizeof(header), bytes, size, NULL, 0);
     peer->frames += status == STRAIT_OK;
-    if (status == STRAIT_ERR_NO_MEMORY)
+    if (status != STRAIT_OK)
         end_link(peer);
 }
 
@@ -67,51 +69,68 @@ static const struct ep_manifest *next_of(const struct ep_proxy_peer *peer, enum 
 
 static bool begin_signal(struct ep_proxy_peer *peer)
 {
-    for (enum ep_flag kind = 0; kind < EP_FLAG_KINDS && peer->manifest == NULL; kind++) {
+    const struct ep_manifest *manifest = NULL;
+
+    for (enum ep_flag kind = 0; kind < EP_FLAG_KINDS && manifest == NULL; kind++) {
         peer->kind = kind;
-        peer->manifest = next_of(peer, kind, &peer->value);
+        manifest = next_of(peer, kind, &peer->value);
     }
+    peer->under_way = manifest != NULL;
+    if (manifest != NULL)
+        peer->manifest = *manifest;
+    if (peer->manifest.count > EP_RANGES) /* overwritten meanwhile: nobody awaits this signal any more */
+        peer->manifest.count = 0;
     peer->range = peer->row = 0;
-    return peer->manifest != NULL;
+    peer->piece = 0;
+    return peer->under_way;
 }
 
-/* The next row of the signal's ranges. */
-static void send_row(struct ep_proxy_peer *peer, const struct ep_range *range)
+/* The next piece of the signal's ranges. */
+static void send_piece(struct ep_proxy_peer *peer)
 {
     const struct ep_group_view *view = peer->view;
+    const struct ep_range *range = &peer->manifest.ranges[peer->range];
     const uint32_t owner = range->flags & EP_OF_SENDER ? view->rank : peer->rank;
     const uint64_t place =
         range->flags & EP_LISTED ? ep_places_of(view, peer->value, peer->rank)[peer->row] : peer->row;
-    const uint64_t offset = range->offset + place * range->bytes;
+    const uint64_t offset = range->offset + place * range->bytes + peer->piece, left = range->bytes - peer->piece;
+    const uint64_t bytes = left < PIECE_MAX ? left : PIECE_MAX;
 
-    send_frame(peer, EP_FRAME_RANGE, range->flags & EP_OF_SENDER, offset, view->arenas[owner] + offset, range->bytes);
+    if (offset > view->at.bytes || bytes > view->at.bytes - offset) { /* overwritten while it was copied */
+        end_link(peer);
+        return;
+    }
+    send_frame(peer, EP_FRAME_RANGE, range->flags & EP_OF_SENDER, offset, view->arenas[owner] + offset, bytes);
+    peer->piece += bytes;
+    if (peer->piece < range->bytes)
+        return;
+    peer->piece = 0;
+    if (++peer->row < range->rows)
+        return;
+    peer->row = 0;
+    peer->range++;
 }
 
 bool ep_proxy_peer_send(struct ep_proxy_peer *peer)
 {
     bool any = false;
 
-    while (peer->link != NULL && peer->frames < FRAMES_MAX && (peer->manifest != NULL || begin_signal(peer))) {
+    while (peer->link != NULL && peer->frames < FRAMES_MAX && (peer->under_way || begin_signal(peer))) {
         any = true;
-        if (peer->range == peer->manifest->count) {
-            send_frame(peer, EP_FRAME_SIGNAL, peer->kind, peer->value, NULL, 0);
-            peer->sent[peer->kind] = peer->value;
-            peer->manifest = NULL;
+        if (peer->range < peer->manifest.count) {
+            send_piece(peer);
             continue;
         }
-        const struct ep_range *range = &peer->manifest->ranges[peer->range];
-        send_row(peer, range);
-        if (++peer->row == range->rows) {
-            peer->range++;
-            peer->row = 0;
-        }
+        send_frame(peer, EP_FRAME_SIGNAL, peer->kind, peer->value, NULL, 0);
+        peer->sent[peer->kind] = peer->value;
+        peer->under_way = false;
     }
     return any;
 }
 
 bool ep_proxy_peer_flush(struct ep_proxy_peer *peer)
 {
-    if (peer->link != NULL && !peer->flushing && peer->manifest == NULL && !begin_signal(peer)) {
+    if (peer->link != NULL && !peer->flushing && !peer->under_way && !begin_signal(peer)) {
         peer->flushing = true;
         send_frame(peer, EP_FRAME_FLUSH, 0, 0, NULL, 0);
     }
@@ -223,7 +242,9 @@ struct ep_proxy {
     uint32_t links;                /* not closed yet */
     bool started;
     pthread_t thread;
-    int leaving; /* 1: the thread ends when all is sent, or at the deadline */
+    pid_t process;          /* the one that has the thread; a child of it has copies of descriptors alone */
+    struct address address; /* where ranks of other hosts connect to */
+    int leaving;            /* 1: the thread ends when all is sent, or at the deadline */
     int64_t deadline_ms;
     uint32_t count;
     struct ep_proxy_peer peers[];
@@ -316,11 +337,15 @@ enum strait_status ep_proxy_create(const struct ep_group_view *view, struct ep_p
 
     if (made == NULL)
         return STRAIT_ERR_NO_MEMORY;
+    made->process = getpid();
     rank_listener_init(&made->listener);
-    if (rank_listener_open(&made->listener, &info->address) &&
-        getrandom(info->secret, sizeof(info->secret), 0) == sizeof(info->secret) &&
-        transport_create(&transport_tcp, &arena, &ep_proxy_events, &made->links, "listen=none connections=1",
-                         &made->transport) == STRAIT_OK)
+    if (rank_listener_open(&made->listener, &info->address))
+        status = getrandom(info->secret, sizeof(info->secret), 0) == sizeof(info->secret)
+                     ? transport_create(&transport_tcp, &arena, &ep_proxy_events, &made->links,
+                                        "listen=none connections=1", &made->transport)
+                     : STRAIT_ERR_NO_MEMORY;
+    made->address = info->address;
+    if (status == STRAIT_OK)
         status = open_links(made, view, info);
     if (status == STRAIT_OK)
         *proxy = made;
@@ -366,7 +391,7 @@ static const struct ep_proxy_peer *connect_all(struct ep_proxy *proxy, const str
 
     for (uint32_t i = 0; i < proxy->count; i++)
         if (!begin_link(&proxy->peers[i], &infos[proxy->peers[i].rank]))
-            return &proxy->peers[i];
+            end_link(&proxy->peers[i]);
     while ((missing = unconnected(proxy)) != NULL && missing->link != NULL && now_ms() < deadline) {
         rank_listener_accept(&proxy->listener, proxy->transport, awaits, proxy);
         if (!transport_progress(proxy->transport))
@@ -375,21 +400,30 @@ static const struct ep_proxy_peer *connect_all(struct ep_proxy *proxy, const str
     return missing;
 }
 
+/* What went wrong with a link: the rank with the larger number is the one that is dialled. */
+static enum strait_status explain(const struct ep_proxy *proxy, const struct ep_proxy_peer *missing,
+                                  const struct ep_proxy_info *infos, char *text, size_t text_size)
+{
+    const bool dialled = missing->rank > missing->view->rank;
+    char at[ADDRESS_TEXT];
+
+    address_write(dialled ? &infos[missing->rank].address : &proxy->address, at);
+    const char *what = missing->link != NULL && tcp_is_reached(missing->link) ? "does not answer over a connection with"
+                       : dialled                                              ? "cannot be connected to at"
+                                                                              : "has not connected to";
+    snprintf(text, text_size, "rank %" PRIu32 ", on another host, %s %s", missing->rank, what, at);
+    return missing->link != NULL ? STRAIT_ERR_TIMEOUT : STRAIT_ERR_IO;
+}
+
 enum strait_status ep_proxy_start(struct ep_proxy *proxy, const struct ep_group_view *view,
                                   const struct ep_proxy_info *infos, char *text, size_t text_size)
 {
-    char at[ADDRESS_TEXT];
-
     for (uint32_t i = 0; i < proxy->count; i++)
         proxy->peers[i].view = view;
     const struct ep_proxy_peer *missing = connect_all(proxy, infos);
     rank_listener_close(&proxy->listener);
-    if (missing != NULL) {
-        address_write(&infos[missing->rank].address, at);
-        snprintf(text, text_size, "rank %" PRIu32 ", on another host, %s: %s", missing->rank,
-                 missing->rank > view->rank ? "cannot be connected to" : "has not connected", at);
-        return missing->link != NULL ? STRAIT_ERR_TIMEOUT : STRAIT_ERR_IO;
-    }
+    if (missing != NULL)
+        return explain(proxy, missing, infos, text, text_size);
     proxy->started = thread_start(&proxy->thread, run, proxy) == 0;
     return proxy->started ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
 }
@@ -398,6 +432,12 @@ void ep_proxy_destroy(struct ep_proxy *proxy, uint64_t timeout_ns)
 {
     if (proxy == NULL)
         return;
+    if (proxy->process !=
+        getpid()) { /* the links are the parent's, and so is the set that descriptors are watched by */
+        transport_after_fork(proxy->transport);
+        free(proxy);
+        return;
+    }
     if (proxy->started) {
         proxy->deadline_ms = now_ms() + (int64_t)(timeout_ns / 1000000);
         __atomic_store_n(&proxy->leaving, 1, __ATOMIC_RELEASE);

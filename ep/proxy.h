@@ -9,7 +9,7 @@
  * On the wire each is a chunk of transport/tcp.h, whose header is a frame of 32 bytes, little-endian; links have one
  * connection, so chunks arrive in order. What arrives is checked: an invalid frame ends the link, and nothing but the
  * arena's areas behind the flags can be written by ranges. Like ranks of one host those of others are trusted with
- * values. Nothing is encrypted; secrets that ranks exchange by all_gather keep strangers out.
+ * values. Nothing is encrypted; secrets that ranks exchange by all_gather keep out who cannot read the network.
  *
  * A link that ends is no error by itself: whoever waits for the rank finds it missing when the group's timeout is over.
  */
@@ -63,11 +63,14 @@ struct ep_proxy_peer {
     uint32_t frames;              /* handed to the transport, not sent yet */
     uint64_t sent[EP_FLAG_KINDS]; /* epochs of signals */
     uint64_t came[EP_FLAG_KINDS];
-    /* The signal under way. */
-    const struct ep_manifest *manifest; /* NULL: none */
+    /* The signal under way. Its manifest is a copy: where the rank was left out, or a call given up, the next call may
+     * overwrite the other meanwhile. */
+    bool under_way;
+    struct ep_manifest manifest;
     enum ep_flag kind;
     uint64_t value;
     uint32_t range, row;
+    uint64_t piece; /* bytes of the row that were handed over */
 };
 
 /* Of the transport; its owner is a counter of links that are not closed, the links' owners are peers. */

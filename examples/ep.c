@@ -17,7 +17,7 @@ enum { RANKS = 4, EXPERTS = 8, TOKENS = 16, TOPK = 2, HIDDEN = 64 };
 /* Where the processes meet. */
 struct shared {
     atomic_uint arrived;
-    unsigned char gathered[8][RANKS][1024]; /* one for each gather: a group makes four */
+    unsigned char gathered[8][RANKS][4096]; /* one for each gather: a group makes four */
 };
 
 struct self {
@@ -30,7 +30,7 @@ static int gather(void *context, const void *send, void *receive, size_t bytes)
     struct self *self = context;
     const unsigned turn = self->gathers++;
 
-    if (turn == 8 || bytes > 1024)
+    if (turn == 8 || bytes > 4096)
         return 1;
     memcpy(self->shared->gathered[turn][self->rank], send, bytes);
     atomic_fetch_add(&self->shared->arrived, 1);

@@ -99,8 +99,8 @@ enum strait_ep_coding { STRAIT_EP_AUTO = 0, STRAIT_EP_RAW = 1, STRAIT_EP_CODED =
  * more use. DROP: the last of them, in their order, are left out, as if their tokens were not routed there. */
 enum strait_ep_overflow { STRAIT_EP_TRAP = 0, STRAIT_EP_DROP = 1 };
 
-/* Gathers `bytes` of each rank, in the order of ranks, on all of them. 0: done. Called while groups and handles are
- * made, by the thread that makes them. */
+/* Gathers `bytes` of each rank, at most 4096, in the order of ranks, on all of them. 0: done. Called while a group is
+ * made, by the thread that makes it. */
 typedef int (*strait_ep_all_gather)(void *context, const void *send, void *receive, size_t bytes);
 
 /* Equal on all ranks but for rank, all_gather and context. Unused fields are zero. */
@@ -273,9 +273,10 @@ STRAIT_API enum strait_status strait_ep_mask_set(struct strait_ep_group *group, 
                                                  struct CUstream_st *stream);
 
 struct strait_ep_info {
-    size_t size;          /* sizeof(struct strait_ep_info) */
-    const char *medium;   /* "shared memory", "peer access", "host memory": what rows cross */
-    bool coded;           /* whether they are compressed */
+    size_t size;        /* sizeof(struct strait_ep_info) */
+    const char *medium; /* what rows cross: "shared memory", "peer access", "host memory"; between hosts "shared memory
+                         * and TCP", "host memory and TCP" */
+    bool coded;         /* whether they are compressed */
     uint64_t arena_bytes; /* of this rank's memory that peers reach, the heap included */
     uint64_t sent_bytes;  /* of rows to other ranks so far, as they cross; host memory groups, else 0 */
     uint64_t raw_bytes;   /* of the same rows before */

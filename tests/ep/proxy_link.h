@@ -18,6 +18,7 @@ static struct sent_frame {
     size_t size;
 } sent_frames[SENT_MAX];
 static uint32_t sent_count;
+static bool link_refuses;
 
 static enum strait_status link_keeps(struct link *link, const void *header, size_t header_size, const void *data,
                                      size_t size, void *handle, uint64_t cookie)
@@ -25,6 +26,8 @@ static enum strait_status link_keeps(struct link *link, const void *header, size
     const uint8_t *frame = header;
     (void)link, (void)handle, (void)cookie;
     require(header_size == EP_FRAME_BYTES && (data != NULL) == (size > 0));
+    if (link_refuses)
+        return STRAIT_ERR_INVALID;
     if (sent_count < SENT_MAX)
         sent_frames[sent_count++] =
             (struct sent_frame){load_le32(frame), load_le32(frame + 4), load_le64(frame + 8), data, size};
@@ -46,6 +49,7 @@ static void link_begin(struct ep_proxy_peer *peer, const struct ep_group_view *v
     *peer = (struct ep_proxy_peer){.view = view, .rank = 1, .link = &kept_link, .connected = true};
     kept_link.owner = peer;
     sent_count = 0;
+    link_refuses = false;
 }
 
 /* Where the bytes go that come behind this frame; NULL: nowhere. */

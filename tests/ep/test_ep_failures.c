@@ -1,9 +1,12 @@
 /* Expert parallelism when something is wrong: ranks that are killed or late, rows without room, arguments, chunks and
  * numbers that no rank of ours would send. */
 #include <dirent.h>
+#include <sched.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "ep/group.h"
 #include "ep/share.h"
@@ -400,21 +403,33 @@ TEST_LOOP(damaged_chunks_are_refused, 2)
 END_TEST
 
 /* What rank 1 has put into the arena of rank 0, changed there. */
-enum lie { LIE_COUNT, LIE_TOKEN, LIE_NUMBERS, LIES };
+enum lie { LIE_COUNT, LIE_TOKEN, LIE_NUMBERS, LIES, LIE_AGAIN };
 static enum lie lie;
 
 static void tell_lie(struct strait_ep_group *group)
 {
     const uint64_t epoch = group->view.state->epoch;
 
+    while (__atomic_load_n(ep_flag_of(&group->view, 0, EP_FLAG_DATA, 1), __ATOMIC_ACQUIRE) < epoch)
+        sched_yield(); /* from another host it may not be there yet */
     if (lie == LIE_COUNT)
         ep_counts_of(&group->view, 0, epoch, 1)[0] = 13;
     else if (lie == LIE_TOKEN)
         ep_numbers_of(&group->view, 0, epoch, 4, 12)[4] = 12;
-    else
-        for (uint32_t j = 0; j < 12; j++) /* one expert, again and again: more rows than its zone has */
+    else /* one expert, again and again: more rows than its zone has, or as many, which are more than lists have */
+        for (uint32_t j = 0; j < (lie == LIE_AGAIN ? 4 : 12); j++)
             for (uint32_t k = 0; k < 4; k++)
-                ep_numbers_of(&group->view, 0, epoch, 4, 12 + j)[k] = 3;
+                ep_numbers_of(&group->view, 0, epoch, 4, 12 + j)[k] = lie == LIE_AGAIN ? 0 : 3;
+}
+
+/* The combine after a dispatch that was lied about. */
+static void combine_lie(struct party *party, void *received, void *tokens)
+{
+    const struct strait_ep_combine_in in = {.size = sizeof(in), .tokens = {received, 64, STRAIT_ELEMENT_BF16}};
+    const struct strait_ep_combine_out out = {.size = sizeof(out), .tokens = {tokens, 64, STRAIT_ELEMENT_BF16}};
+
+    require(strait_ep_combine(party->handle, &in, &out, STRAIT_EP_SEND_ONLY, NULL) ==
+            (party->rank == 0 ? STRAIT_ERR_CORRUPT : STRAIT_OK));
 }
 
 static void run_lie(struct member *member)
@@ -438,7 +453,9 @@ static void run_lie(struct member *member)
     if (member->rank == 0)
         tell_lie(group);
     const enum strait_status status = strait_ep_complete(party.handle, NULL);
-    require(status == (member->rank == 0 ? STRAIT_ERR_CORRUPT : STRAIT_OK));
+    require(status == (member->rank == 0 && lie != LIE_AGAIN ? STRAIT_ERR_CORRUPT : STRAIT_OK));
+    if (lie == LIE_AGAIN)
+        combine_lie(&party, received.bytes, tokens);
     require((strait_ep_async_error(group, &rank) == STRAIT_ERR_CORRUPT && rank == 1) == (member->rank == 0));
     world_barrier(member);
     party_end(&party);
@@ -458,6 +475,21 @@ TEST_LOOP(counts_and_numbers_that_cannot_be_are_refused, LIES)
 }
 END_TEST
 
+/* Lists of rows that go back have room for each expert of a token once: those of another host, and coded ones. */
+TEST_LOOP(an_expert_that_is_named_again_is_refused, 2)
+{
+    struct rng rng = rng_init(11);
+
+    prepare(0, 2);
+    lie = LIE_AGAIN;
+    config.experts = scenario.experts = 2;
+    config.coding = _i == 0 ? STRAIT_EP_RAW : STRAIT_EP_CODED;
+    scenario.tokens[0] = 0;
+    ref_draw(&scenario, &rng, REF_ONE);
+    world_run_hosts(2, 2, run_lie, NULL);
+}
+END_TEST
+
 TEST(announcements_outside_of_the_heap_are_refused)
 {
     struct ep_group_view group = {.at = {.rows = 4096, .heap = 8192, .heap_bytes = 4096, .row_slots = 5}};
@@ -470,6 +502,8 @@ TEST(announcements_outside_of_the_heap_are_refused)
     require(ep_announced(&group, 1, (struct ep_announce){8192 + 4080, 0}, 64, &peers, &rows) != NULL && rows == 0);
     require(ep_announced(&group, 1, (struct ep_announce){EP_IN_PEERS, 9}, 64, &peers, &rows) == base + 64 && rows == 9);
     require(ep_announced(&group, 1, (struct ep_announce){EP_IN_PEERS, 9}, 64, &none, &rows) == NULL);
+    group.remote = 1u << 1; /* peers' tensors are of the own host's ranks only */
+    require(ep_announced(&group, 1, (struct ep_announce){EP_IN_PEERS, 9}, 64, &peers, &rows) == NULL);
     const struct ep_announce bad[] = {
         {8192, 65},           {8176, 1},          {8200, 1},       {12288, 1}, {16384, 0}, {12288 + 16, 0},
         {UINT64_MAX - 15, 1}, {8192, UINT64_MAX}, {8192 + 64, 64}, {4096, 1}};
@@ -644,6 +678,36 @@ TEST(all_ranks_refuse_when_one_cannot_be_reached)
 {
     prepare(2, 4);
     world_run_hosts(4, 2, run_unreachable, NULL);
+}
+END_TEST
+
+/* A child of rank 0 frees its copy of the group, as programs do that end their objects wherever they exit. */
+static void run_forked(struct member *member)
+{
+    struct strait_ep_group *group = party_group(member, &config);
+    struct party party;
+
+    if (member->rank == 0) {
+        const pid_t child = fork();
+        require(child >= 0);
+        if (child == 0) {
+            strait_ep_group_destroy(group);
+            _exit(0);
+        }
+        require(waitpid(child, NULL, 0) == child);
+    }
+    world_barrier(member);
+    party_begin(&party, group, &scenario, member->rank, options);
+    party_step(&party);
+    party_end(&party);
+    strait_ep_group_destroy(group);
+}
+
+TEST(a_child_that_frees_the_group_takes_nothing_from_its_parent)
+{
+    prepare(2, 4);
+    config.timeout_ns = 20000 * MILLISECOND;
+    world_run_hosts(4, 2, run_forked, NULL);
 }
 END_TEST
 

@@ -76,6 +76,57 @@ TEST(ranges_of_a_signal_go_before_it)
 }
 END_TEST
 
+/* Links take less than 4 GiB at once. Nothing is read here. */
+TEST(large_ranges_go_in_pieces)
+{
+    const uint64_t gib = 1ull << 30, rows = view.at.rows;
+    uint8_t *const arena = view.arenas[1];
+
+    view.at.bytes = rows + 9 * gib;
+    *ep_manifest_of(&view, EP_FLAG_DATA, 1, 1) =
+        (struct ep_manifest){.value = 1, .count = 1, .ranges = {{rows, 4 * gib + 16, 2, 0}}};
+    *ep_signal_of(&view, EP_FLAG_DATA, 1) = 1;
+    require(ep_proxy_peer_send(&peer) && sent_count == 11);
+    for (uint32_t i = 0; i < 10; i++) {
+        const uint64_t offset = rows + i / 5 * (4 * gib + 16) + i % 5 * gib;
+        require_sent(i, EP_FRAME_RANGE, 0, offset, arena + offset, i % 5 < 4 ? gib : 16);
+    }
+    require_sent(10, EP_FRAME_SIGNAL, EP_FLAG_DATA, 1, NULL, 0);
+}
+END_TEST
+
+/* A rank that was left out, and a call that was given up, do not keep others from the next calls. */
+TEST(a_signal_that_is_overwritten_ends_as_it_began)
+{
+    struct ep_manifest *manifest = ep_manifest_of(&view, EP_FLAG_DATA, 2, 1);
+
+    *manifest = (struct ep_manifest){.value = 2, .count = 1, .ranges = {{view.at.rows, 1, 100, 0}}};
+    *ep_signal_of(&view, EP_FLAG_DATA, 1) = 2;
+    require(ep_proxy_peer_send(&peer) && sent_count == SENT_MAX);
+    *manifest = (struct ep_manifest){.value = 2 + EP_MANIFESTS};
+    for (; peer.frames > 0; sent_count = 0)
+        ep_proxy_events.sent(NULL, &kept_link, 0, STRAIT_OK);
+    require(ep_proxy_peer_send(&peer) && sent_count == 37);
+    require_sent(35, EP_FRAME_RANGE, 0, view.at.rows + 99, view.arenas[1] + view.at.rows + 99, 1);
+    require_sent(36, EP_FRAME_SIGNAL, EP_FLAG_DATA, 2, NULL, 0);
+    *manifest = (struct ep_manifest){
+        .value = 2 + EP_MANIFESTS, .count = 1, .ranges = {{view.at.bytes - 8, 16, 1, 0}}}; /* beyond the arena */
+    *ep_signal_of(&view, EP_FLAG_DATA, 1) = 2 + EP_MANIFESTS;
+    require(ep_proxy_peer_send(&peer) && peer.link == NULL);
+}
+END_TEST
+
+/* A link that refuses a frame has ended: what comes behind it must not be taken for all. */
+TEST(a_refused_frame_ends_the_link)
+{
+    *ep_manifest_of(&view, EP_FLAG_DATA, 1, 1) =
+        (struct ep_manifest){.value = 1, .count = 1, .ranges = {{view.at.rows, 16, 1, 0}}};
+    *ep_signal_of(&view, EP_FLAG_DATA, 1) = 1;
+    link_refuses = true;
+    require(ep_proxy_peer_send(&peer) && peer.link == NULL && sent_count == 0);
+}
+END_TEST
+
 /* Signals that were given before any was sent go in their order, each with its own ranges. */
 TEST(signals_of_a_kind_go_in_order)
 {
@@ -183,7 +234,7 @@ TEST(a_host_that_refuses_is_named)
     infos[1].address = infos[0].address;
     infos[1].address.port = 1;
     require(ep_proxy_start(proxy, &view, infos, text, sizeof(text)) == STRAIT_ERR_IO);
-    require(strstr(text, "rank 1, on another host, cannot be connected to: ") != NULL && strstr(text, " port 1"));
+    require(strstr(text, "rank 1, on another host, cannot be connected to at ") != NULL && strstr(text, " port 1"));
     ep_proxy_destroy(proxy, 0);
 }
 END_TEST
