@@ -681,6 +681,41 @@ TEST(all_ranks_refuse_when_one_cannot_be_reached)
 }
 END_TEST
 
+/* The gather of rank 3 changes what rank 2 tells of its memory, which is the second that ranks gather. */
+static int gather_changed(void *context, const void *send, void *receive, size_t bytes)
+{
+    static uint32_t gathers;
+    const struct member *member = context;
+    uint8_t *of_rank2 = (uint8_t *)receive + 2 * bytes;
+
+    if (world_gather(context, send, receive, bytes) != 0)
+        return 1;
+    gathers++;
+    for (uint32_t i = 0; gathers == 2 && member->rank == 3 && i < sizeof(struct ep_share_ticket); i++)
+        of_rank2[sizeof(int64_t) + i] ^= 0x55;
+    return 0;
+}
+
+static void run_unmapped(struct member *member)
+{
+    struct strait_ep_config own = party_config(member, &config);
+    struct strait_ep_group *group;
+    const uint64_t begun = now_ns();
+    char text[200];
+
+    own.all_gather = gather_changed;
+    require(strait_ep_group_create(&own, &group, text, sizeof(text)) == STRAIT_ERR_UNSUPPORTED);
+    require(strstr(text, member->rank == 3 ? "memory of rank 2 cannot be mapped" : "rank 3") != NULL);
+    require(now_ns() - begun < 9000 * MILLISECOND); /* nobody waits for a connection */
+}
+
+TEST(all_ranks_refuse_when_memory_cannot_be_mapped)
+{
+    prepare(2, 4);
+    world_run_hosts(4, 2, run_unmapped, NULL);
+}
+END_TEST
+
 /* A child of rank 0 frees its copy of the group, as programs do that end their objects wherever they exit. */
 static void run_forked(struct member *member)
 {
