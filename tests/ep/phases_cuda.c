@@ -3,7 +3,8 @@
  * memory of all ranks is compared: arenas, handles, outputs, state. Coded groups are compared with groups that are not,
  * but for rows in arenas.
  *
- *   ep_phases [groups [seed [small]]]   small: few tokens with short rows, so that many shapes are tried in little time
+ *   ep_phases [groups [seed [small [state]]]]   small: few tokens with short rows, so that many shapes are tried in
+ * little time; state: of the generator, as it was told of the group that failed
  */
 #include <cuda_runtime_api.h>
 #include <string.h>
@@ -53,6 +54,7 @@ static struct ep_arena at;
 static uint32_t coded_groups;
 static uint64_t shapes;
 static bool small;
+static uint64_t group_state; /* of the generator, before the group was drawn */
 static uint64_t phases, failures, survived, damaged;
 static bool with_codec; /* there is a codec for this GPU */
 static bool coded, far; /* worlds[1]: coded; its own rows are not in arenas */
@@ -140,6 +142,7 @@ static void differ(const char *phase, uint32_t rank, const char *what, uint64_t 
     fprintf(stderr, "%s: rank %u of %u: %s differs at %llu (%s, layout %d, type %d, topk %u, row %u)\n", phase, rank,
             config.rank_count, what, (unsigned long long)place, config.algorithm == STRAIT_EP_LOW_LATENCY ? "LL" : "HT",
             (int)step.layout, (int)step.type, step.topk, step.row_bytes);
+    fprintf(stderr, "the generator's state before this group: %#llx\n", (unsigned long long)group_state);
     abort();
 }
 
@@ -530,7 +533,9 @@ static void spoil_lists(void)
     const uint64_t record = (uint64_t)from * config.tokens_max + rng_below(&rng, count);
     const int32_t *numbers = ep_numbers_of(&rank->group, me, epoch, step.topk, record);
     const uint32_t k = one_in(2) ? step.topk : rng_below(&rng, step.topk);
-    const int32_t odd[] = {-1, (int32_t)config.tokens_max, INT32_MIN, INT32_MAX, (int32_t)config.experts};
+    /* A token that comes twice leaves the row of either; an expert may. */
+    const int32_t other = k == step.topk ? -2 : (int32_t)config.experts;
+    const int32_t odd[] = {-1, (int32_t)config.tokens_max, INT32_MIN, INT32_MAX, other};
     const uint32_t which = rng_below(&rng, COUNT(odd));
     spoil(me, (uint64_t)((const uint8_t *)(numbers + k) - base), (uint32_t)odd[which]);
 }
@@ -647,6 +652,7 @@ static void run_step(void)
 
 static void run_group(void)
 {
+    group_state = rng.state;
     draw_config();
     step.absent = 0;
     if (one_in(9)) /* a rank that never comes; with its high bit set, one that was left out before */
@@ -684,6 +690,8 @@ int main(int argc, char **argv)
     with_codec = strait_codec_get("cuda") != NULL;
     small = argc > 3 && strcmp(argv[3], "small") == 0;
     rng = rng_init(argc > 2 ? strtoull(argv[2], NULL, 0) : 1);
+    if (argc > 4)
+        rng.state = strtoull(argv[4], NULL, 0);
     for (uint32_t i = 0; i < groups; i++)
         run_group();
     hostile = true;
