@@ -37,12 +37,14 @@ class Memory : public nixlBackendMD
 {
   public:
     Memory(uintptr_t begin, strait_pool *of, std::string exported)
-        : nixlBackendMD(true), address(begin), pool(of), blob(std::move(exported))
+        : nixlBackendMD(true), address(begin), pool(of),
+          id(reinterpret_cast<const char *>(strait_pool_id(of)), STRAIT_POOL_ID_BYTES), blob(std::move(exported))
     {
     }
     uintptr_t address;
     strait_pool *pool;
-    std::string blob;
+    std::string id, blob;
+    std::shared_ptr<bool> gone; /* since it is being removed */
 };
 
 /* The same of another agent, or of this one as a target. */
@@ -387,8 +389,7 @@ nixl_status_t Engine::registerMem(const nixlBlobDesc &memory, const nixl_mem_t &
     }
     auto held = s.session->lock();
     Memory *registered = new Memory(memory.addr, pool, blob);
-    const std::string id(reinterpret_cast<const char *>(strait_pool_id(pool)), STRAIT_POOL_ID_BYTES);
-    s.memories[id] = registered;
+    s.memories[registered->id] = registered;
     out = registered;
     return NIXL_SUCCESS;
 }
@@ -399,10 +400,12 @@ nixl_status_t Engine::deregisterMem(nixlBackendMD *memory)
     Memory *registered = static_cast<Memory *>(memory);
     {
         auto held = s.session->lock();
-        s.memories.erase(
-            std::string(reinterpret_cast<const char *>(strait_pool_id(registered->pool)), STRAIT_POOL_ID_BYTES));
+        s.memories.erase(registered->id);
     }
-    s.session->remove_pool(registered->pool);
+    if (!s.session->remove_pool(registered->pool, &registered->gone)) {
+        s.complain("memory that is deregistered may still be in use");
+        return NIXL_ERR_BACKEND;
+    }
     delete registered;
     return NIXL_SUCCESS;
 }
@@ -436,9 +439,7 @@ nixl_status_t Engine::unloadMD(nixlBackendMD *memory)
 nixl_status_t Engine::getPublicData(const nixlBackendMD *memory, std::string &data) const
 {
     const Memory *registered = static_cast<const Memory *>(memory);
-    auto held = state_->session->lock();
-    data.assign(reinterpret_cast<const char *>(strait_pool_id(registered->pool)), STRAIT_POOL_ID_BYTES);
-    data += registered->blob;
+    data = registered->id + registered->blob;
     return NIXL_SUCCESS;
 }
 
@@ -622,7 +623,10 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
         request->ids.clear();
     }
     for (Transfer &transfer : request->transfers)
-        s.session->release(transfer);
+        if (!s.session->release(transfer)) {
+            s.complain("memory of a READ that is released may still be written");
+            return NIXL_ERR_BACKEND;
+        }
     delete request;
     return NIXL_SUCCESS;
 }

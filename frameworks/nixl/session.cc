@@ -13,7 +13,6 @@ namespace strait_nixl
 {
 
 static constexpr int START_SECONDS = 30; /* for a pool to be mapped, or a note to get credit */
-static constexpr int DRAIN_SECONDS = 30; /* for what was given up to let go of its memory */
 
 static std::string text_of(const void *data, size_t size)
 {
@@ -92,9 +91,14 @@ void Session::handle(const strait_event &event)
     case STRAIT_EVENT_DRAINED:
         transfer->drained = true;
         break;
-    case STRAIT_EVENT_POOL_REMOVED:
-        removed_[event.pool] = true;
+    case STRAIT_EVENT_POOL_REMOVED: {
+        auto removing = removing_.find(event.pool);
+        if (removing != removing_.end()) {
+            *removing->second = true;
+            removing_.erase(removing);
+        }
         break;
+    }
     case STRAIT_EVENT_NOTE:
         noted_(text_of(event.data, event.data_size));
         break;
@@ -144,21 +148,23 @@ strait_pool *Session::register_pool(void *address, int device, uint32_t pages, u
     if (status == STRAIT_OK)
         return pool;
     *why = std::string(strait_status_string(status)) + (text[0] != '\0' ? std::string(": ") + text : "");
+    std::shared_ptr<bool> gone;
     if (pool != nullptr)
-        remove_pool(pool);
+        (void)remove_pool(pool, &gone);
     return nullptr;
 }
 
-void Session::remove_pool(strait_pool *pool)
+bool Session::remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone)
 {
     {
         auto held = lock();
-        removed_[pool] = false;
-        strait_pool_remove(pool);
+        if (*gone == nullptr) {
+            *gone = std::make_shared<bool>(false);
+            removing_[pool] = *gone;
+            strait_pool_remove(pool);
+        }
     }
-    (void)wait_until([this, pool] { return removed_[pool]; }, DRAIN_SECONDS);
-    auto held = lock();
-    removed_.erase(pool);
+    return wait_until([gone] { return **gone; }, drain_seconds);
 }
 
 std::string Session::export_pool(strait_pool *pool)
@@ -183,20 +189,22 @@ strait_status Session::notify(strait_peer *peer, const std::string &key, const s
     return status;
 }
 
-void Session::release(Transfer &transfer)
+bool Session::release(Transfer &transfer)
 {
     {
         auto held = lock();
         if (transfer.handle == nullptr)
-            return;
+            return true;
         transfer.done = nullptr;
         if (!transfer.ended)
             strait_abort(transfer.handle);
     }
-    (void)wait_until([&] { return transfer.ended && transfer.drained; }, DRAIN_SECONDS);
+    if (!wait_until([&] { return transfer.ended && transfer.drained; }, drain_seconds))
+        return false;
     auto held = lock();
     strait_release(transfer.handle);
     transfer.handle = nullptr;
+    return true;
 }
 
 } // namespace strait_nixl

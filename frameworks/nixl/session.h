@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -51,17 +52,21 @@ class Session
      * nullptr: refused; *why says why. */
     strait_pool *register_pool(void *address, int device, uint32_t pages, uint32_t page_bytes, uint32_t element,
                                uint32_t role, std::string *why);
-    /* Returns when the node touches its memory no more. */
-    void remove_pool(strait_pool *pool);
+    /* Returns true when the node touches its memory no more, false when it still may after drain_seconds: then it can
+     * be called again, with the same *gone, which is nullptr at first. */
+    bool remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone);
     std::string export_pool(strait_pool *pool); /* "": no memory */
 
     /* Sends a note, and waits where too many are under way. The key comes back if it fails. */
     strait_status notify(strait_peer *peer, const std::string &key, const std::string &data);
     void progress(); /* handles what has come */
-    /* Ends the transfer and waits until nothing touches its pages. */
-    void release(Transfer &transfer);
+    /* Ends the transfer and waits until nothing touches its pages. False: something may after drain_seconds; then it
+     * can be called again. */
+    bool release(Transfer &transfer);
     /* Handles what comes until the condition, which is asked with the lock held, is true, or for so long. */
     bool wait_until(const std::function<bool()> &condition, int seconds);
+
+    int drain_seconds = 30; /* for what was given up to let go of its memory */
 
   private:
     void handle(const strait_event &event);
@@ -71,7 +76,7 @@ class Session
     strait_client *client_ = nullptr;
     std::function<void(const std::string &)> noted_;
     std::function<void(const std::string &, const std::string &)> failed_;
-    std::map<strait_pool *, bool> removed_; /* pools that are being removed: whether they are gone */
+    std::map<strait_pool *, std::shared_ptr<bool>> removing_; /* whether they are gone */
     int wake_ = -1;
     std::atomic<bool> ending_{false};
     std::thread thread_;
