@@ -1,5 +1,6 @@
 #include "frameworks/nixl/engine.h"
 
+#include <algorithm>
 #include <chrono>
 #include <list>
 #include <sstream>
@@ -20,6 +21,7 @@ static constexpr const char *OWN_OPTIONS[] = {"page", "element", "role", "timeou
 
 static constexpr uint32_t PAGE_BYTES = 4096;
 static constexpr uint32_t MAILBOX_BYTES = 4096;
+static constexpr int NOTES_SECONDS = 30; /* for notes before a notification to be sent */
 
 static const struct {
     const char *name;
@@ -117,10 +119,11 @@ struct Engine::State {
     alignas(MAILBOX_BYTES) uint8_t mailbox_bytes[MAILBOX_BYTES];
     strait_pool *mailbox = nullptr; /* notes to this agent are sent to it */
     std::string mailbox_blob;
-    std::map<std::string, strait_peer *> mailboxes; /* by agent */
-    std::map<std::string, Memory *> memories;       /* by pool id */
-    std::map<uint64_t, Request *> writes;           /* by id, that targets have not answered */
-    std::list<Transfer> incoming;                   /* WRITEs of others */
+    std::map<std::string, Peer> mailboxes;                     /* by agent: of those whose metadata was loaded */
+    std::map<std::string, std::weak_ptr<strait_peer>> writers; /* by mailbox: of those whose WRITEs are under way */
+    std::map<std::string, Memory *> memories;                  /* by pool id */
+    std::map<uint64_t, Request *> writes;                      /* by id, that targets have not answered */
+    std::list<Transfer> incoming;                              /* WRITEs of others */
     uint64_t next_id = 1;
     notif_list_t notifications;
 
@@ -129,8 +132,10 @@ struct Engine::State {
         std::cerr << "strait: agent " << agent << ": " << what << std::endl;
     }
     bool read_options(const nixl_b_params_t &params, std::string *node_options);
-    strait_peer *mailbox_of(const std::string &name, const std::string &blob);
-    nixl_status_t tell(const std::string &name, Note note);
+    Peer mailbox_of(const std::string &name);
+    Peer writer_of(const std::string &mailbox);
+    nixl_status_t send(const Peer &to, Note note);
+    nixl_status_t tell(const std::string &name, const Note &note);
     void on_note(const std::string &data);
     void on_failed(const std::string &key);
     void write_for(const Note &note);
@@ -185,36 +190,45 @@ bool Engine::State::read_options(const nixl_b_params_t &params, std::string *nod
 
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
-/* The peer to which notes for that agent go; nullptr: it is not known, and (blob "") cannot be. */
-strait_peer *Engine::State::mailbox_of(const std::string &name, const std::string &blob)
+/* The peer to which notes for that agent go; nullptr: it is not known. */
+Peer Engine::State::mailbox_of(const std::string &name)
 {
     auto held = session->lock();
     auto found = mailboxes.find(name);
-    if (found != mailboxes.end())
-        return found->second;
-    strait_peer *peer = nullptr;
-    if (blob.empty() || strait_peer_import(session->client(), blob.data(), blob.size(), &peer) != STRAIT_OK)
-        return nullptr;
-    return mailboxes[name] = peer;
+    return found != mailboxes.end() ? found->second : nullptr;
 }
 
-/* The key tells a WRITE whose note was lost. */
-nixl_status_t Engine::State::tell(const std::string &name, Note note)
+/* The peer to which the answer of a WRITE goes: what that WRITE names, as its agent may have been started again since
+ * its metadata was loaded here, if that ever was. WRITEs of one agent share it, and with it what may be under way. */
+Peer Engine::State::writer_of(const std::string &mailbox)
+{
+    std::erase_if(writers, [](const auto &writer) { return writer.second.expired(); });
+    Peer peer = writers[mailbox].lock();
+    if (peer == nullptr)
+        writers[mailbox] = peer = session->import_peer(mailbox);
+    return peer;
+}
+
+/* nullptr: to this agent itself. The key tells a WRITE whose note was lost. */
+nixl_status_t Engine::State::send(const Peer &to, Note note)
 {
     note.agent = agent;
     const std::string data = pack(note);
-    if (name == agent) {
+    if (to == nullptr) {
         auto held = session->lock();
         on_note(data);
         return NIXL_SUCCESS;
     }
-    strait_peer *peer = mailbox_of(name, "");
-    if (peer == nullptr)
-        return NIXL_ERR_NOT_FOUND;
     if (data.size() > STRAIT_NOTE_BYTES_MAX)
         return NIXL_ERR_INVALID_PARAM;
     const std::string key = note.kind == Kind::WRITE ? std::to_string(note.id) : "-";
-    return session->notify(peer, key, data) == STRAIT_OK ? NIXL_SUCCESS : NIXL_ERR_BACKEND;
+    return session->notify(to, key, data) == STRAIT_OK ? NIXL_SUCCESS : NIXL_ERR_BACKEND;
+}
+
+nixl_status_t Engine::State::tell(const std::string &name, const Note &note)
+{
+    const Peer peer = mailbox_of(name);
+    return name != agent && peer == nullptr ? NIXL_ERR_NOT_FOUND : send(name == agent ? nullptr : peer, note);
 }
 
 void Engine::State::on_note(const std::string &data)
@@ -241,30 +255,32 @@ void Engine::State::on_failed(const std::string &key)
 /* Another agent wants to write: this one reads, where it has registered memory. */
 void Engine::State::write_for(const Note &note)
 {
-    (void)mailbox_of(note.agent, note.mailbox);
-    auto found = memories.find(note.pool);
-    strait_peer *source = nullptr;
+    sweep(); /* here as well: an agent that others write to need not call anything */
+    const Peer writer = note.mailbox == mailbox_blob ? nullptr : writer_of(note.mailbox);
+    if (note.mailbox != mailbox_blob && writer == nullptr) {
+        complain("a WRITE of agent " + note.agent + " that cannot be answered was dropped");
+        return;
+    }
     Note answer;
     answer.kind = Kind::WRITTEN;
     answer.id = note.id;
     answer.reason = STRAIT_REASON_NOT_SERVED;
-    if (found != memories.end() &&
-        strait_peer_import(session->client(), note.blob.data(), note.blob.size(), &source) == STRAIT_OK) {
+    auto found = memories.find(note.pool);
+    const Peer source = found != memories.end() ? session->import_peer(note.blob) : nullptr;
+    if (source != nullptr) {
         incoming.emplace_back();
         Transfer &transfer = incoming.back();
-        transfer.done = [this, answer, name = note.agent, source](Transfer &ended) {
+        transfer.done = [this, answer, writer](Transfer &ended) {
             Note verdict = answer;
             verdict.reason = static_cast<uint32_t>(ended.reason);
-            strait_peer_remove(source);
-            (void)tell(name, verdict);
+            (void)send(writer, verdict);
         };
-        if (read(transfer, found->second->pool, source, note.runs) == NIXL_SUCCESS)
+        if (read(transfer, found->second->pool, source.get(), note.runs) == NIXL_SUCCESS)
             return;
         incoming.pop_back();
-        strait_peer_remove(source);
         answer.reason = STRAIT_REASON_GEOMETRY;
     }
-    (void)tell(note.agent, answer);
+    (void)send(writer, answer);
 }
 
 /* Lets go of WRITEs of others that have ended. */
@@ -366,7 +382,13 @@ Engine::Engine(const nixlBackendInitParams *params) : nixlBackendEngine(params),
 
 Engine::~Engine()
 {
-    state_->session.reset(); /* first: no callback comes after it */
+    State &s = *state_;
+    if (s.session == nullptr)
+        return;
+    s.session->stop();
+    s.mailboxes.clear();
+    s.incoming.clear();
+    s.session.reset();
 }
 
 nixl_status_t Engine::registerMem(const nixlBlobDesc &memory, const nixl_mem_t &type, nixlBackendMD *&out)
@@ -413,17 +435,13 @@ nixl_status_t Engine::deregisterMem(nixlBackendMD *memory)
 /* Connections are made when they are first needed. */
 nixl_status_t Engine::connect(const std::string &agent)
 {
-    return agent == state_->agent || state_->mailbox_of(agent, "") != nullptr ? NIXL_SUCCESS : NIXL_ERR_NOT_FOUND;
+    return agent == state_->agent || state_->mailbox_of(agent) != nullptr ? NIXL_SUCCESS : NIXL_ERR_NOT_FOUND;
 }
 
 nixl_status_t Engine::disconnect(const std::string &agent)
 {
     auto held = state_->session->lock();
-    auto found = state_->mailboxes.find(agent);
-    if (found != state_->mailboxes.end()) {
-        strait_peer_remove(found->second);
-        state_->mailboxes.erase(found);
-    }
+    state_->mailboxes.erase(agent);
     return NIXL_SUCCESS;
 }
 
@@ -451,8 +469,13 @@ nixl_status_t Engine::getConnInfo(std::string &info) const
 
 nixl_status_t Engine::loadRemoteConnInfo(const std::string &agent, const std::string &info)
 {
-    (void)disconnect(agent); /* it may have been started again */
-    return state_->mailbox_of(agent, info) != nullptr ? NIXL_SUCCESS : NIXL_ERR_MISMATCH;
+    auto held = state_->session->lock();
+    Peer peer = state_->session->import_peer(info);
+    state_->mailboxes.erase(agent); /* it may have been started again */
+    if (peer == nullptr)
+        return NIXL_ERR_MISMATCH;
+    state_->mailboxes[agent] = peer;
+    return NIXL_SUCCESS;
 }
 
 nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &input, const nixl_mem_t &, const std::string &,
@@ -649,6 +672,9 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
 {
     Note note;
     note.message = message;
+    const Peer peer = state_->mailbox_of(agent);
+    if (peer != nullptr && !state_->session->wait_sent(peer, NOTES_SECONDS))
+        return NIXL_ERR_BACKEND;
     return state_->tell(agent, note);
 }
 

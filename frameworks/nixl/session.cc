@@ -12,7 +12,7 @@
 namespace strait_nixl
 {
 
-static constexpr int START_SECONDS = 30; /* for a pool to be mapped, or a note to get credit */
+static constexpr int START_SECONDS = 30; /* for a pool to be mapped */
 
 static std::string text_of(const void *data, size_t size)
 {
@@ -38,11 +38,18 @@ Session::Session(const std::string &options, std::function<void(const std::strin
     thread_ = std::thread([this] { run(); });
 }
 
-Session::~Session()
+void Session::stop()
 {
     ending_ = true;
     (void)!eventfd_write(wake_, 1);
-    thread_.join();
+    if (thread_.joinable())
+        thread_.join();
+}
+
+Session::~Session()
+{
+    stop();
+    waiting_.clear();
     strait_client_close(client_);
     close(wake_);
 }
@@ -110,14 +117,14 @@ void Session::handle(const strait_event &event)
     }
 }
 
-/* Events are handled one by one: what one of them leads to may poll again, which takes back the memory of the others.
- */
+/* Events are handled one by one: what one of them leads to may release what the others are about. */
 void Session::progress()
 {
     auto held = lock();
     strait_event event;
     while (strait_poll(client_, &event, 1) > 0)
         handle(event);
+    send_waiting();
 }
 
 strait_pool *Session::register_pool(void *address, int device, uint32_t pages, uint32_t page_bytes, uint32_t element,
@@ -167,6 +174,18 @@ bool Session::remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone)
     return wait_until([gone] { return **gone; }, drain_seconds);
 }
 
+Peer Session::import_peer(const std::string &blob)
+{
+    auto held = lock();
+    strait_peer *peer = nullptr;
+    if (blob.empty() || strait_peer_import(client_, blob.data(), blob.size(), &peer) != STRAIT_OK)
+        return nullptr;
+    return Peer(peer, [this](strait_peer *imported) {
+        auto removing = lock();
+        strait_peer_remove(imported);
+    });
+}
+
 std::string Session::export_pool(strait_pool *pool)
 {
     auto held = lock();
@@ -177,16 +196,42 @@ std::string Session::export_pool(strait_pool *pool)
     return strait_pool_export(pool, blob.data(), size, &size) == STRAIT_OK ? blob : "";
 }
 
-strait_status Session::notify(strait_peer *peer, const std::string &key, const std::string &data)
+strait_status Session::notify(const Peer &peer, const std::string &key, const std::string &data)
 {
-    strait_status status = STRAIT_ERR_AGAIN;
-    (void)wait_until(
-        [&] {
-            status = strait_notify(peer, key.data(), key.size(), data.data(), data.size());
-            return status != STRAIT_ERR_AGAIN;
-        },
-        START_SECONDS);
-    return status;
+    auto held = lock();
+    if (waiting_.count(peer) == 0) {
+        const strait_status status = strait_notify(peer.get(), key.data(), key.size(), data.data(), data.size());
+        if (status != STRAIT_ERR_AGAIN)
+            return status;
+    }
+    waiting_[peer].emplace_back(key, data);
+    return STRAIT_OK;
+}
+
+/* Failures are told at the end: that may send notes. */
+void Session::send_waiting()
+{
+    std::vector<std::pair<std::string, strait_status>> failed;
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+        auto &notes = at->second;
+        for (; !notes.empty(); notes.pop_front()) {
+            const auto &[key, data] = notes.front();
+            const strait_status status =
+                strait_notify(at->first.get(), key.data(), key.size(), data.data(), data.size());
+            if (status == STRAIT_ERR_AGAIN)
+                break;
+            if (status != STRAIT_OK)
+                failed.emplace_back(key, status);
+        }
+        at = notes.empty() ? waiting_.erase(at) : std::next(at);
+    }
+    for (const auto &[key, status] : failed)
+        failed_(key, strait_status_string(status));
+}
+
+bool Session::wait_sent(const Peer &peer, int seconds)
+{
+    return wait_until([&] { return waiting_.count(peer) == 0; }, seconds);
 }
 
 bool Session::release(Transfer &transfer)

@@ -7,12 +7,14 @@
 #define STRAIT_NIXL_SESSION_H
 
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <strait/strait.h>
 
@@ -27,6 +29,8 @@ struct Transfer {
     std::function<void(Transfer &)> done; /* at the verdict */
 };
 
+using Peer = std::shared_ptr<strait_peer>; /* let go of before its session ends */
+
 class Session
 {
   public:
@@ -36,6 +40,7 @@ class Session
     Session(const std::string &options, std::function<void(const std::string &data)> noted,
             std::function<void(const std::string &key, const std::string &why)> failed);
     ~Session();
+    void stop(); /* no callback is made from then on */
     Session(const Session &) = delete;
     Session &operator=(const Session &) = delete;
 
@@ -57,8 +62,12 @@ class Session
     bool remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone);
     std::string export_pool(strait_pool *pool); /* "": no memory */
 
-    /* Sends a note, and waits where too many are under way. The key comes back if it fails. */
-    strait_status notify(strait_peer *peer, const std::string &key, const std::string &data);
+    Peer import_peer(const std::string &blob); /* nullptr: it is none */
+    /* Sends a note: at once, or where too many are under way, from progress() in the order of these calls. It never
+     * waits, so callbacks may call it. The key comes back if the note fails. */
+    strait_status notify(const Peer &peer, const std::string &key, const std::string &data);
+    /* Waits until the notes to this peer have been sent. False: they have not within so many seconds. */
+    bool wait_sent(const Peer &peer, int seconds);
     void progress(); /* handles what has come */
     /* Ends the transfer and waits until nothing touches its pages. False: something may after drain_seconds; then it
      * can be called again. */
@@ -70,13 +79,15 @@ class Session
 
   private:
     void handle(const strait_event &event);
+    void send_waiting();
     void run();
 
     std::recursive_mutex mutex_;
     strait_client *client_ = nullptr;
     std::function<void(const std::string &)> noted_;
     std::function<void(const std::string &, const std::string &)> failed_;
-    std::map<strait_pool *, std::shared_ptr<bool>> removing_; /* whether they are gone */
+    std::map<strait_pool *, std::shared_ptr<bool>> removing_;                 /* whether they are gone */
+    std::map<Peer, std::deque<std::pair<std::string, std::string>>> waiting_; /* keys and data of notes to be sent */
     int wake_ = -1;
     std::atomic<bool> ending_{false};
     std::thread thread_;

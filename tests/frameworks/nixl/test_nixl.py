@@ -229,6 +229,35 @@ def test_a_request_is_given_up_while_it_runs(agent, target):
     assert finish(agent, handle) == "DONE"
 
 
+def test_an_agent_that_is_started_again_writes(target):
+    array = values(9)
+    for _ in range(2):
+        agent = make_agent("initiator", timeout="5")
+        register(agent, array)
+        agent.add_remote_agent(target.metadata)
+        handle = prepare(agent, "WRITE", array, [0], target, [0], BYTES, b"written")
+        assert finish(agent, handle) == "DONE" and target.ask("notes") == "{'initiator': ['written']}"
+        agent.release_xfer_handle(handle)
+        del agent
+
+
+def test_a_target_of_many_writes_does_not_grow(agent, target):
+    array = values(9)
+    register(agent, array)
+    agent.add_remote_agent(target.metadata)
+    handle = prepare(agent, "WRITE", array, [0], target, [0], PAGE)
+
+    def resident():
+        return int(Path(f"/proc/{target.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    for _ in range(500):
+        assert finish(agent, handle) == "DONE"
+    before = resident()
+    for _ in range(4000):
+        assert finish(agent, handle) == "DONE"
+    assert resident() - before < 2 << 20
+
+
 def test_notes_arrive_in_order(agent, target):
     agent.add_remote_agent(target.metadata)
     for i in range(3):

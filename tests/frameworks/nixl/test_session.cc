@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <deque>
 #include <sys/eventfd.h>
+#include <vector>
 
 using namespace strait_nixl;
 
@@ -14,10 +15,12 @@ using namespace strait_nixl;
 struct strait_client {
     int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     std::deque<strait_event> events;
+    unsigned credit = 0;
+    std::vector<std::string> sent;
 };
 
 static strait_client client;
-static char pool_storage;
+static char pool_storage, peer_storage;
 static strait_pool *const pool = reinterpret_cast<strait_pool *>(&pool_storage);
 static int pools_removed;
 
@@ -83,8 +86,20 @@ strait_status strait_pool_export(const strait_pool *, void *, size_t, size_t *)
 {
     return STRAIT_ERR_NO_MEMORY;
 }
-strait_status strait_notify(strait_peer *, const void *, size_t, const void *, size_t)
+strait_status strait_peer_import(strait_client *, const void *, size_t, strait_peer **peer)
 {
+    *peer = reinterpret_cast<strait_peer *>(&peer_storage);
+    return STRAIT_OK;
+}
+void strait_peer_remove(strait_peer *)
+{
+}
+strait_status strait_notify(strait_peer *, const void *, size_t, const void *data, size_t size)
+{
+    if (client.credit == 0)
+        return STRAIT_ERR_AGAIN;
+    client.credit--;
+    client.sent.emplace_back(static_cast<const char *>(data), size);
     return STRAIT_OK;
 }
 void strait_abort(strait_transfer *)
@@ -129,11 +144,44 @@ static void check_memory_that_is_not_let_go_of(Session &session)
     require(session.release(transfer) && transfer.handle == nullptr, "and the transfer when it is drained");
 }
 
+/* A callback that answers a peer without credit neither waits nor overtakes. */
+static void check_answers_wait_in_order(Session &session, Peer *answered)
+{
+    const auto begin = std::chrono::steady_clock::now();
+    {
+        auto held = session.lock();
+        *answered = session.import_peer("peer");
+        for (const char *data : {"1", "2", "3"})
+            happen(STRAIT_EVENT_NOTE, [data](strait_event &event) {
+                event.data = data;
+                event.data_size = 1;
+            });
+        session.progress();
+        require(client.sent.empty(), "there is no credit yet");
+        client.credit = 2;
+    }
+    require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(5), "nobody waits with the lock held");
+    require(!session.wait_sent(*answered, 0) && client.sent.size() == 2, "what there is credit for is sent");
+    {
+        auto held = session.lock();
+        client.credit = 9;
+    }
+    require(session.notify(*answered, "-", "4") == STRAIT_OK && session.wait_sent(*answered, 5), "then the rest");
+    require(client.sent == std::vector<std::string>({"1", "2", "3", "4"}), "in order");
+}
+
 int main()
 {
+    Peer answered;
+    Session *current = nullptr;
     Session session(
-        "", [](const std::string &) {}, [](const std::string &, const std::string &) {});
+        "", [&](const std::string &data) { (void)current->notify(answered, "-", data); },
+        [](const std::string &, const std::string &) {});
+    current = &session;
     check_memory_that_is_not_let_go_of(session);
-    printf("100%%: Checks: 1, Failures: 0, Errors: 0\n");
+    check_answers_wait_in_order(session, &answered);
+    session.stop();
+    answered.reset();
+    printf("100%%: Checks: 2, Failures: 0, Errors: 0\n");
     return 0;
 }
