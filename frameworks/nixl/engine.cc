@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <list>
 #include <sstream>
 #include <thread>
@@ -21,6 +22,8 @@ static constexpr const char *OWN_OPTIONS[] = {"page", "element", "role", "timeou
 
 static constexpr uint32_t PAGE_BYTES = 4096;
 static constexpr uint32_t MAILBOX_BYTES = 4096;
+/* How long after its deadline a WRITE's answer may come: notes that cannot be delivered fail after 9 s. */
+static constexpr std::chrono::seconds ANSWER_LATE{12};
 static constexpr int NOTES_SECONDS = 30; /* for notes before a notification to be sent */
 
 static const struct {
@@ -82,9 +85,16 @@ class Request : public nixlBackendReqH
     /* Of the latest post. */
     std::list<Transfer> transfers;
     std::vector<uint64_t> ids; /* of WRITEs that the target has not answered */
-    size_t pending = 0;
+    size_t pending = 0;        /* parts without a verdict */
     nixl_status_t status = NIXL_ERR_NOT_POSTED;
     Clock::time_point until;
+
+    /* Whether something of the latest post goes on, whatever its status is: of several parts, one fails first. */
+    bool is_running() const
+    {
+        return pending > 0 || std::any_of(transfers.begin(), transfers.end(),
+                                          [](const Transfer &transfer) { return !transfer.drained; });
+    }
 };
 
 static nixl_status_t status_of(strait_reason reason)
@@ -139,7 +149,9 @@ struct Engine::State {
     void on_note(const std::string &data);
     void on_failed(const std::string &key);
     void write_for(const Note &note);
-    nixl_status_t read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs);
+    nixl_status_t read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs,
+                       uint32_t deadline_ms);
+    bool fence(const Request &request);
     void end_part(Request &request, nixl_status_t status);
     void answered(uint64_t id, nixl_status_t status);
     void sweep();
@@ -252,7 +264,8 @@ void Engine::State::on_failed(const std::string &key)
         answered(std::strtoull(key.c_str(), nullptr, 10), NIXL_ERR_REMOTE_DISCONNECT);
 }
 
-/* Another agent wants to write: this one reads, where it has registered memory. */
+/* Another agent wants to write: this one reads, where it has registered memory. It answers when nothing reads the
+ * other's memory any more. */
 void Engine::State::write_for(const Note &note)
 {
     sweep(); /* here as well: an agent that others write to need not call anything */
@@ -270,12 +283,14 @@ void Engine::State::write_for(const Note &note)
     if (source != nullptr) {
         incoming.emplace_back();
         Transfer &transfer = incoming.back();
-        transfer.done = [this, answer, writer](Transfer &ended) {
+        transfer.freed = [this, answer, writer](Transfer &ended) {
             Note verdict = answer;
             verdict.reason = static_cast<uint32_t>(ended.reason);
             (void)send(writer, verdict);
         };
-        if (read(transfer, found->second->pool, source.get(), note.runs) == NIXL_SUCCESS)
+        const uint32_t deadline_ms = note.deadline_ms > 0 ? note.deadline_ms : UINT32_MAX;
+        if (read(transfer, found->second->pool, source.get(), note.runs, std::min(deadline_ms, timeout_s * 1000)) ==
+            NIXL_SUCCESS)
             return;
         incoming.pop_back();
         answer.reason = STRAIT_REASON_GEOMETRY;
@@ -298,7 +313,8 @@ void Engine::State::sweep()
 
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
 
-nixl_status_t Engine::State::read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs)
+nixl_status_t Engine::State::read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs,
+                                  uint32_t deadline_ms)
 {
     std::vector<strait_page_list> own, theirs;
     uint64_t index = 0;
@@ -315,10 +331,32 @@ nixl_status_t Engine::State::read(Transfer &transfer, strait_pool *to, strait_pe
     params.lists = own.data();
     params.peer_lists = theirs.data();
     params.list_count = params.peer_list_count = static_cast<uint32_t>(runs.size());
-    params.deadline_ms = timeout_s * 1000;
+    params.deadline_ms = deadline_ms;
     params.context = &transfer;
     const strait_status status = strait_read(to, from, &params, &transfer.handle);
     return status == STRAIT_OK ? NIXL_SUCCESS : status == STRAIT_ERR_INVALID ? NIXL_ERR_MISMATCH : NIXL_ERR_BACKEND;
+}
+
+/* Ends what may still read this agent's memory for a WRITE. False: something goes on. */
+bool Engine::State::fence(const Request &request)
+{
+    bool ended = true;
+    for (const Part &part : request.parts) {
+        strait_pool *pool = nullptr; /* of memory that is registered still */
+        {
+            auto held = session->lock();
+            for (const auto &[id, memory] : memories)
+                if (memory == part.local)
+                    pool = memory->pool;
+        }
+        for (size_t first = 0; pool != nullptr && first < part.runs.size(); first += RUNS_MAX) { /* as they were sent */
+            std::vector<strait_page_list> lists;
+            for (size_t i = first; i < part.runs.size() && i < first + RUNS_MAX; i++)
+                lists.push_back({0, 0, part.runs[i].count, part.runs[i].from, nullptr});
+            ended = session->fence(pool, lists) && ended;
+        }
+    }
+    return ended;
 }
 
 /* One of the request's transfers, or answers, has come. A READ tells its target when all pages are in place. */
@@ -565,8 +603,9 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
     State &s = *state_;
     Request &request = *static_cast<Request *>(handle);
     auto held = s.session->lock();
-    if (request.status == NIXL_IN_PROG)
-        return NIXL_ERR_REPOST_ACTIVE;
+    s.session->progress();
+    if (request.is_running())
+        return NIXL_ERR_REPOST_ACTIVE; /* answers of both posts could not be told apart, and pages are in use */
     for (Transfer &transfer : request.transfers)
         strait_release(transfer.handle);
     request.transfers.clear();
@@ -585,7 +624,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
                 request.transfers.emplace_back();
                 Transfer &transfer = request.transfers.back();
                 transfer.done = [&s, &request](Transfer &ended) { s.end_part(request, status_of(ended.reason)); };
-                status = s.read(transfer, part.local->pool, part.remote->peer, runs);
+                status = s.read(transfer, part.local->pool, part.remote->peer, runs, s.timeout_s * 1000);
                 if (status != NIXL_SUCCESS)
                     request.transfers.pop_back();
             } else {
@@ -595,6 +634,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
                 note.id = s.next_id++;
                 note.pool = part.remote->id;
                 note.blob = part.local->blob;
+                note.deadline_ms = s.timeout_s * 1000;
                 note.runs = runs;
                 s.writes[note.id] = &request;
                 request.ids.push_back(note.id);
@@ -635,10 +675,15 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
 {
     State &s = *state_;
     Request *request = static_cast<Request *>(handle);
-    /* A target reads this agent's memory, and writes to its own, until it answers: both are free only then. */
-    (void)s.session->wait_until(
-        [&] { return request->status != NIXL_IN_PROG || request->ids.empty() || Clock::now() >= request->until; },
-        s.timeout_s);
+    /* A target reads this agent's memory, and writes to its own, until it answers: both are free only then, whatever
+     * the status of the request is. The target's read has this agent's deadline; a target whose answer does not come
+     * has gone, or does not run: then what reads this agent's memory is ended here. */
+    (void)s.session->wait_until([&] { return request->ids.empty() || Clock::now() >= request->until + ANSWER_LATE; },
+                                std::numeric_limits<int>::max());
+    if (!request->ids.empty() && !s.fence(*request)) {
+        s.complain("memory of a WRITE that is released may still be read");
+        return NIXL_ERR_BACKEND;
+    }
     {
         auto held = s.session->lock();
         for (uint64_t id : request->ids)

@@ -94,9 +94,13 @@ void Session::handle(const strait_event &event)
         transfer->reason = event.reason;
         if (transfer->done)
             transfer->done(*transfer);
+        if (transfer->drained && transfer->freed)
+            transfer->freed(*transfer);
         break;
     case STRAIT_EVENT_DRAINED:
         transfer->drained = true;
+        if (transfer->freed)
+            transfer->freed(*transfer);
         break;
     case STRAIT_EVENT_POOL_REMOVED: {
         auto removing = removing_.find(event.pool);
@@ -104,6 +108,12 @@ void Session::handle(const strait_event &event)
             *removing->second = true;
             removing_.erase(removing);
         }
+        break;
+    }
+    case STRAIT_EVENT_FENCED: {
+        auto fence = fenced_.find(reinterpret_cast<uintptr_t>(event.context));
+        if (fence != fenced_.end())
+            fence->second = true;
         break;
     }
     case STRAIT_EVENT_NOTE:
@@ -172,6 +182,30 @@ bool Session::remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone)
         }
     }
     return wait_until([gone] { return **gone; }, drain_seconds);
+}
+
+bool Session::fence(strait_pool *pool, const std::vector<strait_page_list> &lists)
+{
+    uint64_t number;
+    {
+        auto held = lock();
+        number = next_fence_++;
+        strait_fence_params params = {};
+        params.size = sizeof(params);
+        params.lists = lists.data();
+        params.list_count = static_cast<uint32_t>(lists.size());
+        params.context = reinterpret_cast<void *>(static_cast<uintptr_t>(number));
+        fenced_[number] = false;
+        if (strait_pool_fence(pool, &params) != STRAIT_OK) {
+            fenced_.erase(number);
+            return false;
+        }
+    }
+    const bool ended = wait_until([this, number] { return fenced_[number]; }, drain_seconds);
+    auto held = lock();
+    fenced_.erase(number);
+    (void)strait_pool_serve(pool, lists.data(), static_cast<uint32_t>(lists.size()));
+    return ended;
 }
 
 Peer Session::import_peer(const std::string &blob)

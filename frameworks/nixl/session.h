@@ -15,6 +15,7 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <strait/strait.h>
 
@@ -26,7 +27,8 @@ struct Transfer {
     strait_transfer *handle = nullptr;
     bool ended = false, drained = false;
     strait_reason reason = STRAIT_REASON_NONE;
-    std::function<void(Transfer &)> done; /* at the verdict */
+    std::function<void(Transfer &)> done;  /* at the verdict */
+    std::function<void(Transfer &)> freed; /* when nothing touches its pages any more, which is never before that */
 };
 
 using Peer = std::shared_ptr<strait_peer>; /* let go of before its session ends */
@@ -61,6 +63,9 @@ class Session
      * be called again, with the same *gone, which is nullptr at first. */
     bool remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone);
     std::string export_pool(strait_pool *pool); /* "": no memory */
+    /* Ends the reads of these pages by peers, and waits until there are none; then serves them again. False: some may
+     * go on after drain_seconds. */
+    bool fence(strait_pool *pool, const std::vector<strait_page_list> &lists);
 
     Peer import_peer(const std::string &blob); /* nullptr: it is none */
     /* Sends a note: at once, or where too many are under way, from progress() in the order of these calls. It never
@@ -86,7 +91,9 @@ class Session
     strait_client *client_ = nullptr;
     std::function<void(const std::string &)> noted_;
     std::function<void(const std::string &, const std::string &)> failed_;
-    std::map<strait_pool *, std::shared_ptr<bool>> removing_;                 /* whether they are gone */
+    std::map<strait_pool *, std::shared_ptr<bool>> removing_; /* whether they are gone */
+    std::map<uint64_t, bool> fenced_;                         /* by number: whether no read is left */
+    uint64_t next_fence_ = 1;
     std::map<Peer, std::deque<std::pair<std::string, std::string>>> waiting_; /* keys and data of notes to be sent */
     int wake_ = -1;
     std::atomic<bool> ending_{false};

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <deque>
 #include <sys/eventfd.h>
-#include <vector>
 
 using namespace strait_nixl;
 
@@ -22,7 +21,8 @@ struct strait_client {
 static strait_client client;
 static char pool_storage, peer_storage;
 static strait_pool *const pool = reinterpret_cast<strait_pool *>(&pool_storage);
-static int pools_removed;
+static int pools_removed, times_served;
+static bool fences_end;
 
 static void happen(strait_event_type type, const std::function<void(strait_event &)> &fill)
 {
@@ -76,6 +76,13 @@ strait_status strait_pool_wait(strait_pool *, int, const char **)
 }
 strait_status strait_pool_serve(strait_pool *, const strait_page_list *, uint32_t)
 {
+    times_served++;
+    return STRAIT_OK;
+}
+strait_status strait_pool_fence(strait_pool *, const strait_fence_params *params)
+{
+    if (fences_end)
+        happen(STRAIT_EVENT_FENCED, [params](strait_event &event) { event.context = params->context; });
     return STRAIT_OK;
 }
 void strait_pool_remove(strait_pool *)
@@ -144,6 +151,17 @@ static void check_memory_that_is_not_let_go_of(Session &session)
     require(session.release(transfer) && transfer.handle == nullptr, "and the transfer when it is drained");
 }
 
+static void check_fences(Session &session)
+{
+    const std::vector<strait_page_list> page = {{0, 0, 1, 0, nullptr}};
+    session.drain_seconds = 0;
+    require(!session.fence(pool, page), "a fence is not over by itself");
+    session.drain_seconds = 10;
+    fences_end = true;
+    require(session.fence(pool, page), "it is when the node says so");
+    require(times_served == 2, "pages are served again either way");
+}
+
 /* A callback that answers a peer without credit neither waits nor overtakes. */
 static void check_answers_wait_in_order(Session &session, Peer *answered)
 {
@@ -179,9 +197,10 @@ int main()
         [](const std::string &, const std::string &) {});
     current = &session;
     check_memory_that_is_not_let_go_of(session);
+    check_fences(session);
     check_answers_wait_in_order(session, &answered);
     session.stop();
     answered.reset();
-    printf("100%%: Checks: 2, Failures: 0, Errors: 0\n");
+    printf("100%%: Checks: 3, Failures: 0, Errors: 0\n");
     return 0;
 }
