@@ -1,6 +1,8 @@
 #include "frameworks/nixl/engine.h"
 
+#include <algorithm>
 #include <chrono>
+#include <limits>
 #include <list>
 #include <sstream>
 #include <thread>
@@ -20,6 +22,9 @@ static constexpr const char *OWN_OPTIONS[] = {"page", "element", "role", "timeou
 
 static constexpr uint32_t PAGE_BYTES = 4096;
 static constexpr uint32_t MAILBOX_BYTES = 4096;
+/* How long after its deadline a WRITE's answer may come: notes that cannot be delivered fail after 9 s. */
+static constexpr std::chrono::seconds ANSWER_LATE{12};
+static constexpr int NOTES_SECONDS = 30; /* for notes before a notification to be sent */
 
 static const struct {
     const char *name;
@@ -37,12 +42,14 @@ class Memory : public nixlBackendMD
 {
   public:
     Memory(uintptr_t begin, strait_pool *of, std::string exported)
-        : nixlBackendMD(true), address(begin), pool(of), blob(std::move(exported))
+        : nixlBackendMD(true), address(begin), pool(of),
+          id(reinterpret_cast<const char *>(strait_pool_id(of)), STRAIT_POOL_ID_BYTES), blob(std::move(exported))
     {
     }
     uintptr_t address;
     strait_pool *pool;
-    std::string blob;
+    std::string id, blob;
+    std::shared_ptr<bool> gone; /* since it is being removed */
 };
 
 /* The same of another agent, or of this one as a target. */
@@ -78,9 +85,16 @@ class Request : public nixlBackendReqH
     /* Of the latest post. */
     std::list<Transfer> transfers;
     std::vector<uint64_t> ids; /* of WRITEs that the target has not answered */
-    size_t pending = 0;
+    size_t pending = 0;        /* parts without a verdict */
     nixl_status_t status = NIXL_ERR_NOT_POSTED;
     Clock::time_point until;
+
+    /* Whether something of the latest post goes on, whatever its status is: of several parts, one fails first. */
+    bool is_running() const
+    {
+        return pending > 0 || std::any_of(transfers.begin(), transfers.end(),
+                                          [](const Transfer &transfer) { return !transfer.drained; });
+    }
 };
 
 static nixl_status_t status_of(strait_reason reason)
@@ -115,10 +129,11 @@ struct Engine::State {
     alignas(MAILBOX_BYTES) uint8_t mailbox_bytes[MAILBOX_BYTES];
     strait_pool *mailbox = nullptr; /* notes to this agent are sent to it */
     std::string mailbox_blob;
-    std::map<std::string, strait_peer *> mailboxes; /* by agent */
-    std::map<std::string, Memory *> memories;       /* by pool id */
-    std::map<uint64_t, Request *> writes;           /* by id, that targets have not answered */
-    std::list<Transfer> incoming;                   /* WRITEs of others */
+    std::map<std::string, Peer> mailboxes;                     /* by agent: of those whose metadata was loaded */
+    std::map<std::string, std::weak_ptr<strait_peer>> writers; /* by mailbox: of those whose WRITEs are under way */
+    std::map<std::string, Memory *> memories;                  /* by pool id */
+    std::map<uint64_t, Request *> writes;                      /* by id, that targets have not answered */
+    std::list<Transfer> incoming;                              /* WRITEs of others */
     uint64_t next_id = 1;
     notif_list_t notifications;
 
@@ -127,12 +142,16 @@ struct Engine::State {
         std::cerr << "strait: agent " << agent << ": " << what << std::endl;
     }
     bool read_options(const nixl_b_params_t &params, std::string *node_options);
-    strait_peer *mailbox_of(const std::string &name, const std::string &blob);
-    nixl_status_t tell(const std::string &name, Note note);
+    Peer mailbox_of(const std::string &name);
+    Peer writer_of(const std::string &mailbox);
+    nixl_status_t send(const Peer &to, Note note);
+    nixl_status_t tell(const std::string &name, const Note &note);
     void on_note(const std::string &data);
     void on_failed(const std::string &key);
     void write_for(const Note &note);
-    nixl_status_t read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs);
+    nixl_status_t read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs,
+                       uint32_t deadline_ms);
+    bool fence(const Request &request);
     void end_part(Request &request, nixl_status_t status);
     void answered(uint64_t id, nixl_status_t status);
     void sweep();
@@ -183,36 +202,45 @@ bool Engine::State::read_options(const nixl_b_params_t &params, std::string *nod
 
 /* ---- Notes ------------------------------------------------------------------------------------------------------- */
 
-/* The peer to which notes for that agent go; nullptr: it is not known, and (blob "") cannot be. */
-strait_peer *Engine::State::mailbox_of(const std::string &name, const std::string &blob)
+/* The peer to which notes for that agent go; nullptr: it is not known. */
+Peer Engine::State::mailbox_of(const std::string &name)
 {
     auto held = session->lock();
     auto found = mailboxes.find(name);
-    if (found != mailboxes.end())
-        return found->second;
-    strait_peer *peer = nullptr;
-    if (blob.empty() || strait_peer_import(session->client(), blob.data(), blob.size(), &peer) != STRAIT_OK)
-        return nullptr;
-    return mailboxes[name] = peer;
+    return found != mailboxes.end() ? found->second : nullptr;
 }
 
-/* The key tells a WRITE whose note was lost. */
-nixl_status_t Engine::State::tell(const std::string &name, Note note)
+/* The peer to which the answer of a WRITE goes: what that WRITE names, as its agent may have been started again since
+ * its metadata was loaded here, if that ever was. WRITEs of one agent share it, and with it what may be under way. */
+Peer Engine::State::writer_of(const std::string &mailbox)
+{
+    std::erase_if(writers, [](const auto &writer) { return writer.second.expired(); });
+    Peer peer = writers[mailbox].lock();
+    if (peer == nullptr)
+        writers[mailbox] = peer = session->import_peer(mailbox);
+    return peer;
+}
+
+/* nullptr: to this agent itself. The key tells a WRITE whose note was lost. */
+nixl_status_t Engine::State::send(const Peer &to, Note note)
 {
     note.agent = agent;
     const std::string data = pack(note);
-    if (name == agent) {
+    if (to == nullptr) {
         auto held = session->lock();
         on_note(data);
         return NIXL_SUCCESS;
     }
-    strait_peer *peer = mailbox_of(name, "");
-    if (peer == nullptr)
-        return NIXL_ERR_NOT_FOUND;
     if (data.size() > STRAIT_NOTE_BYTES_MAX)
         return NIXL_ERR_INVALID_PARAM;
     const std::string key = note.kind == Kind::WRITE ? std::to_string(note.id) : "-";
-    return session->notify(peer, key, data) == STRAIT_OK ? NIXL_SUCCESS : NIXL_ERR_BACKEND;
+    return session->notify(to, key, data) == STRAIT_OK ? NIXL_SUCCESS : NIXL_ERR_BACKEND;
+}
+
+nixl_status_t Engine::State::tell(const std::string &name, const Note &note)
+{
+    const Peer peer = mailbox_of(name);
+    return name != agent && peer == nullptr ? NIXL_ERR_NOT_FOUND : send(name == agent ? nullptr : peer, note);
 }
 
 void Engine::State::on_note(const std::string &data)
@@ -236,33 +264,38 @@ void Engine::State::on_failed(const std::string &key)
         answered(std::strtoull(key.c_str(), nullptr, 10), NIXL_ERR_REMOTE_DISCONNECT);
 }
 
-/* Another agent wants to write: this one reads, where it has registered memory. */
+/* Another agent wants to write: this one reads, where it has registered memory. It answers when nothing reads the
+ * other's memory any more. */
 void Engine::State::write_for(const Note &note)
 {
-    (void)mailbox_of(note.agent, note.mailbox);
-    auto found = memories.find(note.pool);
-    strait_peer *source = nullptr;
+    sweep(); /* here as well: an agent that others write to need not call anything */
+    const Peer writer = note.mailbox == mailbox_blob ? nullptr : writer_of(note.mailbox);
+    if (note.mailbox != mailbox_blob && writer == nullptr) {
+        complain("a WRITE of agent " + note.agent + " that cannot be answered was dropped");
+        return;
+    }
     Note answer;
     answer.kind = Kind::WRITTEN;
     answer.id = note.id;
     answer.reason = STRAIT_REASON_NOT_SERVED;
-    if (found != memories.end() &&
-        strait_peer_import(session->client(), note.blob.data(), note.blob.size(), &source) == STRAIT_OK) {
+    auto found = memories.find(note.pool);
+    const Peer source = found != memories.end() ? session->import_peer(note.blob) : nullptr;
+    if (source != nullptr) {
         incoming.emplace_back();
         Transfer &transfer = incoming.back();
-        transfer.done = [this, answer, name = note.agent, source](Transfer &ended) {
+        transfer.freed = [this, answer, writer](Transfer &ended) {
             Note verdict = answer;
             verdict.reason = static_cast<uint32_t>(ended.reason);
-            strait_peer_remove(source);
-            (void)tell(name, verdict);
+            (void)send(writer, verdict);
         };
-        if (read(transfer, found->second->pool, source, note.runs) == NIXL_SUCCESS)
+        const uint32_t deadline_ms = note.deadline_ms > 0 ? note.deadline_ms : UINT32_MAX;
+        if (read(transfer, found->second->pool, source.get(), note.runs, std::min(deadline_ms, timeout_s * 1000)) ==
+            NIXL_SUCCESS)
             return;
         incoming.pop_back();
-        strait_peer_remove(source);
         answer.reason = STRAIT_REASON_GEOMETRY;
     }
-    (void)tell(note.agent, answer);
+    (void)send(writer, answer);
 }
 
 /* Lets go of WRITEs of others that have ended. */
@@ -280,7 +313,8 @@ void Engine::State::sweep()
 
 /* ---- Transfers --------------------------------------------------------------------------------------------------- */
 
-nixl_status_t Engine::State::read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs)
+nixl_status_t Engine::State::read(Transfer &transfer, strait_pool *to, strait_peer *from, const std::vector<Run> &runs,
+                                  uint32_t deadline_ms)
 {
     std::vector<strait_page_list> own, theirs;
     uint64_t index = 0;
@@ -297,10 +331,32 @@ nixl_status_t Engine::State::read(Transfer &transfer, strait_pool *to, strait_pe
     params.lists = own.data();
     params.peer_lists = theirs.data();
     params.list_count = params.peer_list_count = static_cast<uint32_t>(runs.size());
-    params.deadline_ms = timeout_s * 1000;
+    params.deadline_ms = deadline_ms;
     params.context = &transfer;
     const strait_status status = strait_read(to, from, &params, &transfer.handle);
     return status == STRAIT_OK ? NIXL_SUCCESS : status == STRAIT_ERR_INVALID ? NIXL_ERR_MISMATCH : NIXL_ERR_BACKEND;
+}
+
+/* Ends what may still read this agent's memory for a WRITE. False: something goes on. */
+bool Engine::State::fence(const Request &request)
+{
+    bool ended = true;
+    for (const Part &part : request.parts) {
+        strait_pool *pool = nullptr; /* of memory that is registered still */
+        {
+            auto held = session->lock();
+            for (const auto &[id, memory] : memories)
+                if (memory == part.local)
+                    pool = memory->pool;
+        }
+        for (size_t first = 0; pool != nullptr && first < part.runs.size(); first += RUNS_MAX) { /* as they were sent */
+            std::vector<strait_page_list> lists;
+            for (size_t i = first; i < part.runs.size() && i < first + RUNS_MAX; i++)
+                lists.push_back({0, 0, part.runs[i].count, part.runs[i].from, nullptr});
+            ended = session->fence(pool, lists) && ended;
+        }
+    }
+    return ended;
 }
 
 /* One of the request's transfers, or answers, has come. A READ tells its target when all pages are in place. */
@@ -364,7 +420,13 @@ Engine::Engine(const nixlBackendInitParams *params) : nixlBackendEngine(params),
 
 Engine::~Engine()
 {
-    state_->session.reset(); /* first: no callback comes after it */
+    State &s = *state_;
+    if (s.session == nullptr)
+        return;
+    s.session->stop();
+    s.mailboxes.clear();
+    s.incoming.clear();
+    s.session.reset();
 }
 
 nixl_status_t Engine::registerMem(const nixlBlobDesc &memory, const nixl_mem_t &type, nixlBackendMD *&out)
@@ -387,8 +449,7 @@ nixl_status_t Engine::registerMem(const nixlBlobDesc &memory, const nixl_mem_t &
     }
     auto held = s.session->lock();
     Memory *registered = new Memory(memory.addr, pool, blob);
-    const std::string id(reinterpret_cast<const char *>(strait_pool_id(pool)), STRAIT_POOL_ID_BYTES);
-    s.memories[id] = registered;
+    s.memories[registered->id] = registered;
     out = registered;
     return NIXL_SUCCESS;
 }
@@ -399,10 +460,12 @@ nixl_status_t Engine::deregisterMem(nixlBackendMD *memory)
     Memory *registered = static_cast<Memory *>(memory);
     {
         auto held = s.session->lock();
-        s.memories.erase(
-            std::string(reinterpret_cast<const char *>(strait_pool_id(registered->pool)), STRAIT_POOL_ID_BYTES));
+        s.memories.erase(registered->id);
     }
-    s.session->remove_pool(registered->pool);
+    if (!s.session->remove_pool(registered->pool, &registered->gone)) {
+        s.complain("memory that is deregistered may still be in use");
+        return NIXL_ERR_BACKEND;
+    }
     delete registered;
     return NIXL_SUCCESS;
 }
@@ -410,17 +473,13 @@ nixl_status_t Engine::deregisterMem(nixlBackendMD *memory)
 /* Connections are made when they are first needed. */
 nixl_status_t Engine::connect(const std::string &agent)
 {
-    return agent == state_->agent || state_->mailbox_of(agent, "") != nullptr ? NIXL_SUCCESS : NIXL_ERR_NOT_FOUND;
+    return agent == state_->agent || state_->mailbox_of(agent) != nullptr ? NIXL_SUCCESS : NIXL_ERR_NOT_FOUND;
 }
 
 nixl_status_t Engine::disconnect(const std::string &agent)
 {
     auto held = state_->session->lock();
-    auto found = state_->mailboxes.find(agent);
-    if (found != state_->mailboxes.end()) {
-        strait_peer_remove(found->second);
-        state_->mailboxes.erase(found);
-    }
+    state_->mailboxes.erase(agent);
     return NIXL_SUCCESS;
 }
 
@@ -436,9 +495,7 @@ nixl_status_t Engine::unloadMD(nixlBackendMD *memory)
 nixl_status_t Engine::getPublicData(const nixlBackendMD *memory, std::string &data) const
 {
     const Memory *registered = static_cast<const Memory *>(memory);
-    auto held = state_->session->lock();
-    data.assign(reinterpret_cast<const char *>(strait_pool_id(registered->pool)), STRAIT_POOL_ID_BYTES);
-    data += registered->blob;
+    data = registered->id + registered->blob;
     return NIXL_SUCCESS;
 }
 
@@ -450,8 +507,13 @@ nixl_status_t Engine::getConnInfo(std::string &info) const
 
 nixl_status_t Engine::loadRemoteConnInfo(const std::string &agent, const std::string &info)
 {
-    (void)disconnect(agent); /* it may have been started again */
-    return state_->mailbox_of(agent, info) != nullptr ? NIXL_SUCCESS : NIXL_ERR_MISMATCH;
+    auto held = state_->session->lock();
+    Peer peer = state_->session->import_peer(info);
+    state_->mailboxes.erase(agent); /* it may have been started again */
+    if (peer == nullptr)
+        return NIXL_ERR_MISMATCH;
+    state_->mailboxes[agent] = peer;
+    return NIXL_SUCCESS;
 }
 
 nixl_status_t Engine::loadRemoteMD(const nixlBlobDesc &input, const nixl_mem_t &, const std::string &,
@@ -541,8 +603,9 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
     State &s = *state_;
     Request &request = *static_cast<Request *>(handle);
     auto held = s.session->lock();
-    if (request.status == NIXL_IN_PROG)
-        return NIXL_ERR_REPOST_ACTIVE;
+    s.session->progress();
+    if (request.is_running())
+        return NIXL_ERR_REPOST_ACTIVE; /* answers of both posts could not be told apart, and pages are in use */
     for (Transfer &transfer : request.transfers)
         strait_release(transfer.handle);
     request.transfers.clear();
@@ -561,7 +624,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
                 request.transfers.emplace_back();
                 Transfer &transfer = request.transfers.back();
                 transfer.done = [&s, &request](Transfer &ended) { s.end_part(request, status_of(ended.reason)); };
-                status = s.read(transfer, part.local->pool, part.remote->peer, runs);
+                status = s.read(transfer, part.local->pool, part.remote->peer, runs, s.timeout_s * 1000);
                 if (status != NIXL_SUCCESS)
                     request.transfers.pop_back();
             } else {
@@ -571,6 +634,7 @@ nixl_status_t Engine::postXfer(const nixl_xfer_op_t &, const nixl_meta_dlist_t &
                 note.id = s.next_id++;
                 note.pool = part.remote->id;
                 note.blob = part.local->blob;
+                note.deadline_ms = s.timeout_s * 1000;
                 note.runs = runs;
                 s.writes[note.id] = &request;
                 request.ids.push_back(note.id);
@@ -611,10 +675,15 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
 {
     State &s = *state_;
     Request *request = static_cast<Request *>(handle);
-    /* A target reads this agent's memory, and writes to its own, until it answers: both are free only then. */
-    (void)s.session->wait_until(
-        [&] { return request->status != NIXL_IN_PROG || request->ids.empty() || Clock::now() >= request->until; },
-        s.timeout_s);
+    /* A target reads this agent's memory, and writes to its own, until it answers: both are free only then, whatever
+     * the status of the request is. The target's read has this agent's deadline; a target whose answer does not come
+     * has gone, or does not run: then what reads this agent's memory is ended here. */
+    (void)s.session->wait_until([&] { return request->ids.empty() || Clock::now() >= request->until + ANSWER_LATE; },
+                                std::numeric_limits<int>::max());
+    if (!request->ids.empty() && !s.fence(*request)) {
+        s.complain("memory of a WRITE that is released may still be read");
+        return NIXL_ERR_BACKEND;
+    }
     {
         auto held = s.session->lock();
         for (uint64_t id : request->ids)
@@ -622,7 +691,10 @@ nixl_status_t Engine::releaseReqH(nixlBackendReqH *handle) const
         request->ids.clear();
     }
     for (Transfer &transfer : request->transfers)
-        s.session->release(transfer);
+        if (!s.session->release(transfer)) {
+            s.complain("memory of a READ that is released may still be written");
+            return NIXL_ERR_BACKEND;
+        }
     delete request;
     return NIXL_SUCCESS;
 }
@@ -645,6 +717,9 @@ nixl_status_t Engine::genNotif(const std::string &agent, const std::string &mess
 {
     Note note;
     note.message = message;
+    const Peer peer = state_->mailbox_of(agent);
+    if (peer != nullptr && !state_->session->wait_sent(peer, NOTES_SECONDS))
+        return NIXL_ERR_BACKEND;
     return state_->tell(agent, note);
 }
 

@@ -53,7 +53,7 @@ std::string pack(const Note &note)
     put(bytes, note.id);
     put_text(bytes, note.pool);
     put_text(bytes, note.blob);
-    put(bytes, note.reason);
+    put(bytes, note.kind == Kind::WRITE ? note.deadline_ms : note.reason);
     put(bytes, static_cast<uint32_t>(note.runs.size()));
     for (const Run &run : note.runs) {
         put(bytes, run.to);
@@ -74,7 +74,7 @@ bool unpack(const std::string &bytes, Note *note)
     note->id = reader.number<uint64_t>();
     note->pool = reader.text(STRAIT_POOL_ID_BYTES);
     note->blob = reader.text(bytes.size());
-    note->reason = reader.number<uint32_t>();
+    (note->kind == Kind::WRITE ? note->deadline_ms : note->reason) = reader.number<uint32_t>();
     const uint32_t runs = reader.number<uint32_t>();
     if (!reader.good || kind < 1 || kind > 3 || runs > RUNS_MAX)
         return false;

@@ -17,7 +17,7 @@ struct Run {
 
 enum class Kind : uint8_t {
     NOTIFICATION = 1, /* agent, message */
-    WRITE = 2,        /* agent, mailbox, id, pool, blob, runs */
+    WRITE = 2,        /* agent, mailbox, id, pool, blob, deadline_ms, runs */
     WRITTEN = 3,      /* agent, id, reason */
 };
 
@@ -30,7 +30,9 @@ struct Note {
     std::string pool;    /* id of the target's pool: 16 bytes */
     std::string blob;    /* the source's pool */
     std::vector<Run> runs;
-    uint32_t reason = 0; /* enum strait_reason; 0: all pages are in place */
+    /* In the same bytes, by kind: */
+    uint32_t reason = 0;      /* of a WRITTEN, enum strait_reason; 0: all pages are in place */
+    uint32_t deadline_ms = 0; /* of a WRITE: how long the target's read may take at most; 0: it says nothing */
 };
 
 constexpr size_t RUNS_MAX = 4096; /* of one note */

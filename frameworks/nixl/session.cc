@@ -12,8 +12,7 @@
 namespace strait_nixl
 {
 
-static constexpr int START_SECONDS = 30; /* for a pool to be mapped, or a note to get credit */
-static constexpr int DRAIN_SECONDS = 30; /* for what was given up to let go of its memory */
+static constexpr int START_SECONDS = 30; /* for a pool to be mapped */
 
 static std::string text_of(const void *data, size_t size)
 {
@@ -39,11 +38,18 @@ Session::Session(const std::string &options, std::function<void(const std::strin
     thread_ = std::thread([this] { run(); });
 }
 
-Session::~Session()
+void Session::stop()
 {
     ending_ = true;
     (void)!eventfd_write(wake_, 1);
-    thread_.join();
+    if (thread_.joinable())
+        thread_.join();
+}
+
+Session::~Session()
+{
+    stop();
+    waiting_.clear();
     strait_client_close(client_);
     close(wake_);
 }
@@ -88,13 +94,28 @@ void Session::handle(const strait_event &event)
         transfer->reason = event.reason;
         if (transfer->done)
             transfer->done(*transfer);
+        if (transfer->drained && transfer->freed)
+            transfer->freed(*transfer);
         break;
     case STRAIT_EVENT_DRAINED:
         transfer->drained = true;
+        if (transfer->freed)
+            transfer->freed(*transfer);
         break;
-    case STRAIT_EVENT_POOL_REMOVED:
-        removed_[event.pool] = true;
+    case STRAIT_EVENT_POOL_REMOVED: {
+        auto removing = removing_.find(event.pool);
+        if (removing != removing_.end()) {
+            *removing->second = true;
+            removing_.erase(removing);
+        }
         break;
+    }
+    case STRAIT_EVENT_FENCED: {
+        auto fence = fenced_.find(reinterpret_cast<uintptr_t>(event.context));
+        if (fence != fenced_.end())
+            fence->second = true;
+        break;
+    }
     case STRAIT_EVENT_NOTE:
         noted_(text_of(event.data, event.data_size));
         break;
@@ -106,14 +127,14 @@ void Session::handle(const strait_event &event)
     }
 }
 
-/* Events are handled one by one: what one of them leads to may poll again, which takes back the memory of the others.
- */
+/* Events are handled one by one: what one of them leads to may release what the others are about. */
 void Session::progress()
 {
     auto held = lock();
     strait_event event;
     while (strait_poll(client_, &event, 1) > 0)
         handle(event);
+    send_waiting();
 }
 
 strait_pool *Session::register_pool(void *address, int device, uint32_t pages, uint32_t page_bytes, uint32_t element,
@@ -144,21 +165,59 @@ strait_pool *Session::register_pool(void *address, int device, uint32_t pages, u
     if (status == STRAIT_OK)
         return pool;
     *why = std::string(strait_status_string(status)) + (text[0] != '\0' ? std::string(": ") + text : "");
+    std::shared_ptr<bool> gone;
     if (pool != nullptr)
-        remove_pool(pool);
+        (void)remove_pool(pool, &gone);
     return nullptr;
 }
 
-void Session::remove_pool(strait_pool *pool)
+bool Session::remove_pool(strait_pool *pool, std::shared_ptr<bool> *gone)
 {
     {
         auto held = lock();
-        removed_[pool] = false;
-        strait_pool_remove(pool);
+        if (*gone == nullptr) {
+            *gone = std::make_shared<bool>(false);
+            removing_[pool] = *gone;
+            strait_pool_remove(pool);
+        }
     }
-    (void)wait_until([this, pool] { return removed_[pool]; }, DRAIN_SECONDS);
+    return wait_until([gone] { return **gone; }, drain_seconds);
+}
+
+bool Session::fence(strait_pool *pool, const std::vector<strait_page_list> &lists)
+{
+    uint64_t number;
+    {
+        auto held = lock();
+        number = next_fence_++;
+        strait_fence_params params = {};
+        params.size = sizeof(params);
+        params.lists = lists.data();
+        params.list_count = static_cast<uint32_t>(lists.size());
+        params.context = reinterpret_cast<void *>(static_cast<uintptr_t>(number));
+        fenced_[number] = false;
+        if (strait_pool_fence(pool, &params) != STRAIT_OK) {
+            fenced_.erase(number);
+            return false;
+        }
+    }
+    const bool ended = wait_until([this, number] { return fenced_[number]; }, drain_seconds);
     auto held = lock();
-    removed_.erase(pool);
+    fenced_.erase(number);
+    (void)strait_pool_serve(pool, lists.data(), static_cast<uint32_t>(lists.size()));
+    return ended;
+}
+
+Peer Session::import_peer(const std::string &blob)
+{
+    auto held = lock();
+    strait_peer *peer = nullptr;
+    if (blob.empty() || strait_peer_import(client_, blob.data(), blob.size(), &peer) != STRAIT_OK)
+        return nullptr;
+    return Peer(peer, [this](strait_peer *imported) {
+        auto removing = lock();
+        strait_peer_remove(imported);
+    });
 }
 
 std::string Session::export_pool(strait_pool *pool)
@@ -171,32 +230,60 @@ std::string Session::export_pool(strait_pool *pool)
     return strait_pool_export(pool, blob.data(), size, &size) == STRAIT_OK ? blob : "";
 }
 
-strait_status Session::notify(strait_peer *peer, const std::string &key, const std::string &data)
+strait_status Session::notify(const Peer &peer, const std::string &key, const std::string &data)
 {
-    strait_status status = STRAIT_ERR_AGAIN;
-    (void)wait_until(
-        [&] {
-            status = strait_notify(peer, key.data(), key.size(), data.data(), data.size());
-            return status != STRAIT_ERR_AGAIN;
-        },
-        START_SECONDS);
-    return status;
+    auto held = lock();
+    if (waiting_.count(peer) == 0) {
+        const strait_status status = strait_notify(peer.get(), key.data(), key.size(), data.data(), data.size());
+        if (status != STRAIT_ERR_AGAIN)
+            return status;
+    }
+    waiting_[peer].emplace_back(key, data);
+    return STRAIT_OK;
 }
 
-void Session::release(Transfer &transfer)
+/* Failures are told at the end: that may send notes. */
+void Session::send_waiting()
+{
+    std::vector<std::pair<std::string, strait_status>> failed;
+    for (auto at = waiting_.begin(); at != waiting_.end();) {
+        auto &notes = at->second;
+        for (; !notes.empty(); notes.pop_front()) {
+            const auto &[key, data] = notes.front();
+            const strait_status status =
+                strait_notify(at->first.get(), key.data(), key.size(), data.data(), data.size());
+            if (status == STRAIT_ERR_AGAIN)
+                break;
+            if (status != STRAIT_OK)
+                failed.emplace_back(key, status);
+        }
+        at = notes.empty() ? waiting_.erase(at) : std::next(at);
+    }
+    for (const auto &[key, status] : failed)
+        failed_(key, strait_status_string(status));
+}
+
+bool Session::wait_sent(const Peer &peer, int seconds)
+{
+    return wait_until([&] { return waiting_.count(peer) == 0; }, seconds);
+}
+
+bool Session::release(Transfer &transfer)
 {
     {
         auto held = lock();
         if (transfer.handle == nullptr)
-            return;
+            return true;
         transfer.done = nullptr;
         if (!transfer.ended)
             strait_abort(transfer.handle);
     }
-    (void)wait_until([&] { return transfer.ended && transfer.drained; }, DRAIN_SECONDS);
+    if (!wait_until([&] { return transfer.ended && transfer.drained; }, drain_seconds))
+        return false;
     auto held = lock();
     strait_release(transfer.handle);
     transfer.handle = nullptr;
+    return true;
 }
 
 } // namespace strait_nixl

@@ -229,6 +229,95 @@ def test_a_request_is_given_up_while_it_runs(agent, target):
     assert finish(agent, handle) == "DONE"
 
 
+@pytest.fixture
+def impatient():
+    yield make_agent("initiator", timeout="1")
+
+
+def write_to_a_stopped(agent, target, array):
+    """A handle whose WRITE has failed for this agent, and which the target does not know of before it goes on."""
+    register(agent, array)
+    agent.add_remote_agent(target.metadata)
+    handle = prepare(agent, "WRITE", array, [0], target, [0], PAGE, b"written")
+    assert finish(agent, handle) == "DONE" and target.ask("notes") == "{'initiator': ['written']}"
+    array[:PAGE] = 1
+    target.process.send_signal(signal.SIGSTOP)
+    os.waitpid(target.process.pid, os.WUNTRACED)  # all its threads have stopped
+    with pytest.raises(Exception, match="DISCONNECT"):
+        finish(agent, handle)
+    return handle
+
+
+def test_a_write_is_posted_again_when_the_last_one_has_ended(impatient, target):
+    array = values(9)
+    handle = write_to_a_stopped(impatient, target, array)
+    with pytest.raises(Exception, match="REPOST_ACTIVE"):  # its answer would be taken for that of the new one
+        impatient.transfer(handle)
+    target.process.send_signal(signal.SIGCONT)
+    end, state = time.monotonic() + 20, None
+    while state is None:
+        assert time.monotonic() < end
+        try:
+            state = finish(impatient, handle)
+        except Exception as failure:
+            assert "REPOST_ACTIVE" in str(failure), failure
+            time.sleep(0.05)
+    assert state == "DONE" and target.ask("notes") == "{'initiator': ['written']}"
+
+
+def test_a_write_that_failed_is_released_when_the_target_has_ended_too(impatient, target):
+    array, theirs = values(9), values(7)
+    handle = write_to_a_stopped(impatient, target, array)
+    with subprocess.Popen(["sh", "-c", f"sleep 0.5; kill -CONT {target.process.pid}"]):
+        began = time.monotonic()
+        impatient.release_xfer_handle(handle)
+        assert 0.4 < time.monotonic() - began < 10
+    theirs[:PAGE] = array[:PAGE]
+    array[:] = 0  # nothing reads it any more
+    weights = np.arange(1, BYTES // 8 + 1, dtype=np.uint64)
+    assert int(target.ask("sum")) == int(np.bitwise_xor.reduce(theirs.view(np.uint64) * weights))
+
+
+def test_a_target_that_stays_away_does_not_hold_a_release_for_ever(impatient, target):
+    array = values(9)
+    handle = write_to_a_stopped(impatient, target, array)
+    began = time.monotonic()
+    impatient.release_xfer_handle(handle)
+    assert time.monotonic() - began < 20
+    target.process.send_signal(signal.SIGCONT)
+    handle = prepare(impatient, "WRITE", array, [0], target, [PAGE], PAGE)  # the first page may be written late
+    assert finish(impatient, handle) == "DONE"
+
+
+def test_an_agent_that_is_started_again_writes(target):
+    array = values(9)
+    for _ in range(2):
+        agent = make_agent("initiator", timeout="5")
+        register(agent, array)
+        agent.add_remote_agent(target.metadata)
+        handle = prepare(agent, "WRITE", array, [0], target, [0], BYTES, b"written")
+        assert finish(agent, handle) == "DONE" and target.ask("notes") == "{'initiator': ['written']}"
+        agent.release_xfer_handle(handle)
+        del agent
+
+
+def test_a_target_of_many_writes_does_not_grow(agent, target):
+    array = values(9)
+    register(agent, array)
+    agent.add_remote_agent(target.metadata)
+    handle = prepare(agent, "WRITE", array, [0], target, [0], PAGE)
+
+    def resident():
+        return int(Path(f"/proc/{target.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+
+    for _ in range(500):
+        assert finish(agent, handle) == "DONE"
+    before = resident()
+    for _ in range(4000):
+        assert finish(agent, handle) == "DONE"
+    assert resident() - before < 2 << 20
+
+
 def test_notes_arrive_in_order(agent, target):
     agent.add_remote_agent(target.metadata)
     for i in range(3):

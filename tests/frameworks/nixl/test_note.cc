@@ -27,7 +27,7 @@ static Note sample()
     note.id = 0x0123456789abcdef;
     note.pool = std::string(STRAIT_POOL_ID_BYTES, 'p');
     note.blob = "blob";
-    note.reason = 7;
+    note.deadline_ms = 7;
     note.runs = {{1, 2, 3}, {0xffffffff, 0, 0xfffffffe}};
     return note;
 }
@@ -42,6 +42,7 @@ int main()
     const std::string packed = pack(sample());
     Note back;
     require(unpack(packed, &back) && same(sample(), back), "a note comes back");
+    require(back.deadline_ms == 7 && back.reason == 0, "with its deadline");
     require(back.runs.size() == 2 && back.runs[1].to == 0xffffffff && back.message.size() == 3, "with all it has");
     for (size_t cut = 0; cut < packed.size(); cut++)
         require(!unpack(packed.substr(0, cut), &back), "no beginning of a note is one");
