@@ -418,3 +418,37 @@ def test_pools_that_were_used_long_ago_are_forgotten(nodes, monkeypatch):
     finally:
         prefill.close()
         decode.close()
+
+
+# ---- What clients send
+
+
+@pytest.mark.parametrize("params", ["text", 7, True, [1], {"do_remote_prefill": True}, {"do_remote_decode": 1}])
+def test_params_may_be_anything(params):
+    config = SimpleNamespace(kv_cache_groups=[], transfer_group_ids=())
+    scheduler = Scheduler("engine", config, False)
+    request = SimpleNamespace(request_id="r", prompt_token_ids=[3] * 40, trace_headers=None, kv_transfer_params=params)
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    scheduler.allocated(request, None, 0)
+    request.status = None
+    assert scheduler.finished(request, ()) == (False, None)
+
+
+@pytest.mark.parametrize("stages", [[float("inf"), 1, []], [1, 1, [[0, float("inf")]]], [10**400, 1, [[0, 4]]]])
+def test_a_peer_of_other_params_is_none(stages):
+    params = Peer(
+        "engine",
+        "k",
+        {"0.0": "x"},
+        Scheduler("e", SimpleNamespace(kv_cache_groups=[], transfer_group_ids=()), False)._parallel,
+    ).params()
+    assert Peer.of(params) is not None
+    assert Peer.of({**params, "strait_parallel": stages}) is None
+    assert Peer.of({**params, "strait_pools": {7: "x"}}) is None
+
+
+def test_a_key_without_utf_8_is_hashed():
+    """JSON may have half of a surrogate pair."""
+    name = json.loads('"\\ud800"')
+    assert len(key_of(name)) == 64 and key_of(name) != key_of("?") == "?"
