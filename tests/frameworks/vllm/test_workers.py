@@ -2,7 +2,9 @@
 ranks, stages, block sizes and orders; each decode rank has the tokens of its heads and layers, byte for byte."""
 
 import base64
+import dataclasses
 import json
+import signal
 import time
 import zlib
 from types import SimpleNamespace
@@ -418,6 +420,37 @@ def test_pools_that_were_used_long_ago_are_forgotten(nodes, monkeypatch):
     finally:
         prefill.close()
         decode.close()
+
+
+def test_a_daemon_that_hangs_is_waited_for(nodes, monkeypatch):
+    """Blocks that it may still write or read are not used again, whatever the deadline and the lease are."""
+    monkeypatch.setattr("strait.vllm.worker._DRAIN_WAIT", 0.3)
+    engine = Engine(nodes.daemons[0].socket)
+    (worker,) = engine.workers.values()
+    worker._options = dataclasses.replace(worker._options, deadline=1.0, lease=1.0)
+    daemon = nodes.daemons[0].process
+    try:
+        theirs = view_of(engine)
+        offer(engine, "offered")
+        peer = Peer("engine", "nobody's", theirs.pools, theirs.parallel)
+        load = Load([(0, 0, [block for block in range(1, engine.count) if block not in engine.ids])], None)
+        load.source = engine.scheduler._plan(peer).source(peer)
+        worker.begin(StraitMetadata(loads={"r": load}))
+        assert worker._receives and worker._sends
+        time.sleep(0.1)  # the daemon has taken them
+        daemon.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            results = worker.results(StraitMetadata(), {"offered"})
+            assert not results.finished_recving and not results.finished_sending
+        with pytest.raises(RuntimeError, match="the daemon hangs"):
+            worker.preempt({"offered"})
+        daemon.send_signal(signal.SIGCONT)
+        wait_for([worker], lambda: not worker._receives and not worker._sends)
+        assert worker.bad_blocks()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+        engine.close()
 
 
 # ---- What clients send
