@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 RANKS_MAX = 512  # of an engine; a description that says more is none
-_HEADS_MAX = 65536
+_HEADS_MAX = _LAYERS_MAX = 65536
 
 
 class Rank(NamedTuple):
@@ -23,14 +23,17 @@ class Parallel(NamedTuple):
 
     @classmethod
     def of(cls, described: Any) -> Parallel | None:
-        """What describe() returned, after a way through JSON; None: it is something else."""
+        """What describe() returned, after a way through JSON; None: it is something else, which may be anything."""
         try:
             heads, tensor, stages = described
-            found = cls(int(heads), int(tensor), tuple((int(first), int(end)) for first, end in stages))
+            found = cls(heads, tensor, tuple((first, end) for first, end in stages))
         except (TypeError, ValueError):
             return None
-        fits = 0 <= found.heads <= _HEADS_MAX and found.tensor > 0 and 0 < found.tensor * len(found.stages) <= RANKS_MAX
-        return found if fits and (found.heads == 0 or found._divides()) else None
+        if not all(type(number) is int for number in (heads, tensor, *(n for stage in found.stages for n in stage))):
+            return None
+        fits = 0 <= heads <= _HEADS_MAX and tensor > 0 and 0 < tensor * len(found.stages) <= RANKS_MAX
+        fits = fits and all(0 <= first <= end <= _LAYERS_MAX for first, end in found.stages)
+        return found if fits and (heads == 0 or found._divides()) else None
 
     def _divides(self) -> bool:
         return self.heads % self.tensor == 0 or self.tensor % self.heads == 0

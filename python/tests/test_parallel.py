@@ -78,6 +78,13 @@ def test_heads_that_are_not_known_meet_rank_by_rank():
     assert all(sources_of(each, each, rank) == [rank] for rank in each.ranks())
 
 
+def nested(depth):
+    found = []
+    for _ in range(depth):
+        found = [found]
+    return found
+
+
 def test_a_description_comes_back():
     for each in ENGINES:
         assert Parallel.of(each.describe()) == each
@@ -86,7 +93,11 @@ def test_a_description_comes_back():
 @pytest.mark.parametrize(
     "described",
     [None, 7, [], [8, 2], [8, 0, [[0, 8]]], [8, 3, [[0, 8]]], [-1, 1, [[0, 8]]], [8, 1, [[0]]], [8, 1 << 20, [[0, 8]]],
-     [8, 1, []], "812"],
+     [8, 1, []], "812",
+     [float("inf"), 1, []], [8, float("inf"), [[0, 8]]], [8, 1, [[0, float("nan")]]], [8.0, 1, [[0, 8]]],
+     [True, True, [[False, True]]], [None, 1, [[0, 8]]], ["8", "1", [["0", "8"]]], [8, 1, ["08"]], [8, 1, {"08": 1}],
+     [10**4000, 1, [[0, 8]]], [8, 10**4000, [[0, 8]]], [8, 1, [[0, 10**4000]]], [8, 1, [[-8, 8]]], [8, 1, [[8, 0]]],
+     [8, 1, [[[0], 8]]], [8, 1, nested(10000)], nested(10000), {"a": 8, "b": 1, "c": []}],
 )  # fmt: skip
 def test_other_descriptions_are_none(described):
     assert Parallel.of(described) is None

@@ -367,6 +367,11 @@ class StraitKVManager(CommonKVManager):
                 self.fail(room, _BY_DECODE)
                 self.strait.abort(sender.link)
 
+    def update_status(self, bootstrap_room: int, status: KVPoll) -> None:
+        """The base reads what it has and writes the later of both: no verdict of another thread may come between."""
+        with self.strait.lock:
+            super().update_status(bootstrap_room, status)
+
     def fail(self, room: int, why: str) -> None:
         """The first reason is kept."""
         with self.failure_lock:

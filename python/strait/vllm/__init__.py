@@ -23,7 +23,8 @@ Engines may differ in tensor and pipeline parallelism, block size and layout of 
 the other one's, and tells its daemons how many of its ranks take from each.
 
 Written for vLLM 0.32. Where engines do not fit, blocks are computed anew and the log says what differs. So they are
-whenever anything fails, if the failure policy is "recompute".
+whenever anything fails, if the failure policy is "recompute"; but while the daemon of its node hangs, an engine waits
+for what that had begun, whatever the deadline and the lease are.
 """
 
 from .connector import StraitConnector

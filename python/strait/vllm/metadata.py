@@ -7,7 +7,7 @@ import hashlib
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vllm.distributed.kv_transfer.kv_connector.v1.base import (
     KVConnectorHandshakeMetadata,
@@ -16,6 +16,9 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 )
 
 from .._parallel import Parallel, Rank
+
+if TYPE_CHECKING:
+    from vllm.v1.request import Request
 
 NULL_BLOCK = 0  # vLLM's: stands for a block that is not kept, such as one outside of a sliding window
 
@@ -83,7 +86,9 @@ class Peer:
         parallel = Parallel.of(params.get("strait_parallel"))
         if not isinstance(engine, str) or not isinstance(key, str) or not key or not isinstance(pools, dict):
             return None
-        return cls(engine, key_of(key), pools, parallel) if parallel else None
+        if parallel is None or not all(isinstance(name, str) for name in pools):
+            return None
+        return cls(engine, key_of(key), pools, parallel)
 
     def params(self) -> dict[str, Any]:
         """The same for a router, in the form of vLLM's own connectors."""
@@ -108,11 +113,19 @@ class Source:
 
 
 def key_of(name: str) -> str:
-    """A request's key: its name, or a hash of one that is too long."""
-    return name if len(name.encode()) <= _KEY_BYTES else hashlib.sha256(name.encode()).hexdigest()
+    """A request's key: its name, or a hash of one that is too long, or has no UTF-8, as JSON allows it."""
+    encoded = name.encode(errors="surrogatepass")
+    is_key = len(encoded) <= _KEY_BYTES and encoded == name.encode(errors="replace")
+    return name if is_key else hashlib.sha256(encoded).hexdigest()
 
 
 _KEY_BYTES = 100  # a key may have 128: there is room for a suffix
+
+
+def params_of(request: Request) -> dict[str, Any]:
+    """A request's kv_transfer_params, which may be anything, as vLLM does not look at what its client sent."""
+    params = request.kv_transfer_params
+    return params if isinstance(params, dict) else {}
 
 
 def rank_name(rank: Rank) -> str:

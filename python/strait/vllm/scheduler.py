@@ -22,6 +22,7 @@ from .metadata import (
     WorkerMetadata,
     key_of,
     pack_blob,
+    params_of,
     rank_name,
     runs_of,
 )
@@ -155,7 +156,7 @@ class Scheduler:
     # ---- The sink's requests
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int, bool]:
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         peer = Peer.of(params) if params.get("do_remote_prefill") else None
         if peer is None or self._plan(peer).why_not:
             return 0, False
@@ -163,8 +164,8 @@ class Scheduler:
         return (count, True) if count > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, external_tokens: int) -> None:
-        params = request.kv_transfer_params
-        if not params or not params.get("do_remote_prefill"):
+        params = params_of(request)
+        if not params.get("do_remote_prefill"):
             return
         params["do_remote_prefill"] = False  # one transfer for a request
         peer = Peer.of(params)
@@ -201,7 +202,7 @@ class Scheduler:
     # ---- The source's requests
 
     def new_request(self, request: Request) -> None:
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         if not params.get("do_remote_decode"):
             return
         key = params.get("strait_key")
@@ -279,7 +280,7 @@ class Scheduler:
     def finished(self, request: Request, block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         """Whether the blocks must be kept for now, and what is to be told to the decode engine."""
         name = request.request_id
-        params = request.kv_transfer_params or {}
+        params = params_of(request)
         if params.get("do_remote_prefill"):  # it ended before it was scheduled
             params["do_remote_prefill"] = False
             peer = Peer.of(params)

@@ -13,9 +13,9 @@ from vllm.logger import init_logger
 from .. import service
 from .._views import ArrayLike
 from ..codebook import ClassLike
-from ..errors import Error, InvalidError
+from ..errors import Error
 from ..service import Coding, Event, EventType, Mismatch, Pages, Region, State, Transfer
-from .metadata import Handshake, Load, Peer, Prefill, Source, StraitMetadata, WorkerMetadata, unpack_blob
+from .metadata import Handshake, Load, Peer, Prefill, Source, StraitMetadata, WorkerMetadata, key_of, unpack_blob
 from .regions import Cache
 from .stats import StraitStats
 
@@ -29,13 +29,14 @@ _DRAIN_WAIT = 5.0  # seconds after which blocks that are still in use are a faul
 _SLOW_DRAIN = 0.05
 _RECONNECT_WAIT = 0.1
 _QUIET = 10.0  # seconds between two lines about failures
-_KEY_BYTES = 100
+_PEERS = 256  # pools of other engines' ranks that are kept
 
 
 @dataclass
 class _Send:
     request: str
     transfer: Transfer
+    complete: bool = False  # it has all its blocks
     ended: bool = False  # given up by this engine
 
 
@@ -86,7 +87,7 @@ class Worker:
         self._block_bytes: dict[int, int] = {}
         self._layers: dict[str, int] = {}
         self._on_gpu = False
-        self._peers: dict[str, service.Peer] = {}  # by blob as it comes
+        self._peers: dict[str, service.Peer] = {}  # by blob as it comes, the last one used last
         self._sends: dict[Transfer, _Send] = {}
         self._receives: dict[Transfer, _Receive] = {}
         self._spare: set[Transfer] = set()  # of no blocks
@@ -123,9 +124,14 @@ class Worker:
         packed = peer.pools.get(rank)
         if not isinstance(packed, str):
             raise ValueError(f"engine {peer.engine} has no rank {rank}, only {', '.join(peer.pools) or 'none'}")
-        if packed not in self._peers:
-            self._peers[packed] = self._client.import_peer(unpack_blob(packed))
-        return self._peers[packed]
+        known = self._peers.pop(packed, None) or self._client.import_peer(unpack_blob(packed))
+        self._peers[packed] = known
+        return known
+
+    def _forget_peers(self) -> None:
+        """Those that were used longest ago. Not while any are in hand; what was started with them goes on."""
+        while len(self._peers) > _PEERS:
+            self._peers.pop(next(iter(self._peers))).remove()
 
     def _sources_of(self, source: Source) -> dict[str, service.Peer]:
         """The other engine's ranks that have what this one wants. ValueError: one of them does not fit."""
@@ -201,12 +207,19 @@ class Worker:
     def load(self, meta: StraitMetadata) -> None:
         """Begins what the scheduler wants besides."""
         for source in meta.declined:
-            self._decline(source)
+            if self._decline(source):
+                self._stats.count("declined")
         for key in meta.refused:
+            self._refuse(key)
+        self._begin_held()
+
+    def _refuse(self, key: str) -> None:
+        try:
             refused = self._pool.offer(key, lease=self._options.lease)
             refused.abort()
             refused.release()
-        self._begin_held()
+        except (Error, ValueError) as failure:  # the other engine's deadline will end it
+            self._complain("a request could not be refused: %s", failure)
 
     def _begin_held(self) -> None:
         while self._held and self._held[0][0].query():
@@ -227,7 +240,7 @@ class Worker:
                 transfer = self._pool.offer(
                     prefill.key, lease=self._options.lease, consumers=None, trace=_usable(prefill.trace)
                 )
-            except Error as failure:
+            except (Error, ValueError) as failure:
                 self._complain("%s: its blocks cannot be offered: %s", request, failure)
                 self._sent.add(request)
                 return None
@@ -243,7 +256,8 @@ class Worker:
             return
         try:
             transfer.append(pages, layers=layers, ready=ready, last=last)
-        except Error as failure:
+            self._sends[transfer].complete |= last
+        except (Error, ValueError) as failure:
             self._complain("an offer cannot go on: %s", failure)
             transfer.abort()
 
@@ -262,7 +276,7 @@ class Worker:
             if not connected:
                 raise ValueError("the daemon of this node is away")
             transfer = self._pool.expect(
-                request,
+                key_of(request),
                 self._cache.pages_of(load.runs),
                 deadline=self._options.deadline,
                 sources=len(peers),
@@ -271,22 +285,26 @@ class Worker:
             )
         except (Error, ValueError) as failure:
             self._failed(request, load, str(failure))
+            if connected:
+                self._decline(load.source)
             return
         self._receives[transfer] = _Receive(request, transfer, load, time.perf_counter(), blocks)
         self._by_request[request] = transfer
         try:
             for rank, peer in peers.items():
                 transfer.start(peer, load.source.peer.key, consumers=load.source.consumers.get(rank, 1))
-        except InvalidError as failure:
+        except (Error, ValueError) as failure:
             self._complain("blocks of engine %s cannot be loaded: %s", load.source.peer.engine, failure)
             transfer.abort()
+            self._decline(load.source)
+            return
         self._let_go(request, load.source)
 
     def _let_go(self, request: str, source: Source) -> None:
         """Ranks of the other engine whose heads others of its ranks have: who takes nothing ends their offers, too."""
         for rank in source.spare.get(self._rank, ()):
             try:
-                taken = self._pool.expect(f"{request} {rank}"[-_KEY_BYTES:], deadline=self._options.deadline)
+                taken = self._pool.expect(key_of(f"{request} {rank}"), deadline=self._options.deadline)
                 self._spare.add(taken)
                 taken.start(self._peer_of(source.peer, rank), source.peer.key, consumers=1)
             except (Error, ValueError) as failure:  # its lease will end it
@@ -303,17 +321,21 @@ class Worker:
         self._waited = time.monotonic()
         return self._client.connected
 
-    def _decline(self, source: Source) -> None:
-        try:
-            for rank in source.ranks.get(self._rank, ()):
+    def _decline(self, source: Source) -> bool:
+        """At each of the other engine's ranks of which this one knows. False: one could not be told."""
+        told = True
+        for rank in (*source.ranks.get(self._rank, ()), *source.spare.get(self._rank, ())):
+            try:
                 self._pool.decline(self._peer_of(source.peer, rank), source.peer.key)
-            self._stats.count("declined")
-        except (Error, ValueError) as failure:  # the other engine's lease will end it
-            self._complain("a request could not be declined: %s", failure)
+            except (Error, ValueError) as failure:  # the other engine's lease will end it
+                self._complain("a request could not be declined: %s", failure)
+                told = False
+        return told
 
     def _give_up(self, request: str) -> None:
         for number, (event, loads) in enumerate(self._held):
             if request in loads:
+                self._decline(loads[request].source)
                 self._held[number] = (event, {name: load for name, load in loads.items() if name != request})
                 self._results.finished_recving.add(request)
         transfer = self._by_request.get(request)
@@ -329,6 +351,7 @@ class Worker:
         """finished: requests that have ended since the last call. One whose offer ended earlier is reported then."""
         self._finished |= {name for name in finished if name in self._sent or self._by_request.get(name) in self._sends}
         self._begin_held()
+        self._forget_peers()
         self._take(self._client.poll())
         if meta.idle:
             self._wait_for_an_end()
@@ -403,8 +426,9 @@ class Worker:
         return None if self._stats.is_empty() else self._stats.take()
 
     def metadata(self) -> WorkerMetadata:
-        moving = sum(send.transfer.progress.state == State.TRANSFERRING for send in self._sends.values())
-        return WorkerMetadata(moving)
+        """A prefill that is not complete frees nothing: it may itself wait for blocks."""
+        complete = [send.transfer for send in self._sends.values() if send.complete]
+        return WorkerMetadata(sum(transfer.progress.state == State.TRANSFERRING for transfer in complete))
 
     def _complain(self, text: str, *arguments: Any) -> None:
         now = time.monotonic()

@@ -5,6 +5,7 @@ STRAITD names the daemon, and the libraries are found as by python/tests."""
 
 import os
 import signal
+import threading
 import time
 
 import numpy as np
@@ -146,6 +147,32 @@ def test_a_room_is_used_again_after_half_of_a_request(all_rooms):
         assert whole.is_equal()
         whole.clear()
     all_rooms.check()
+
+
+class Slow(dict):
+    """A table of states in which another thread looks between what one reads and what it writes."""
+
+    def get(self, room, default=None):
+        found = super().get(room, default)
+        if threading.current_thread() is threading.main_thread():
+            other = threading.Thread(target=self.meanwhile)
+            self.others.append(other)
+            other.start()
+            other.join(0.3)  # with a lock it waits for the writer
+        return found
+
+
+@pytest.mark.parametrize("verdict", [SUCCESS, FAILED])
+def test_a_verdict_is_not_overwritten(all_rooms, verdict, monkeypatch):
+    """It comes in another thread than that which says that a chunk is under way."""
+    manager, room = all_rooms.source.manager, 10**15 + 7
+    table = Slow({room: WAITING})
+    table.others, table.meanwhile = [], lambda: manager.update_status(room, verdict)
+    monkeypatch.setattr(manager, "request_status", table)
+    manager.update_status(room, TRANSFERRING)
+    for other in table.others:
+        other.join()
+    assert table[room] == verdict
 
 
 # ---- Aborts

@@ -251,9 +251,13 @@ def test_a_prefill_engine_that_runs_out_of_blocks_preempts(nodes, model, pair):
             "run",
             [(p, 8, {**params, "remote_request_id": k}) for p, k in zip(prompts, keys)],
         )
+        began = time.monotonic()
         small.run(asked)
+        spent = time.monotonic() - began
         found = [tokens for tokens, _, _ in pair.decode.answer()]
         assert found == pair.expected(prompts, 8)
+        assert spent < DEADLINE / 2, "it waited for loads that waited for it"
+        assert pair.counts()[0] > 0
         small.rest(LEASE + 2)
         assert small.metrics().get("vllm:num_preemptions", 0) > 0
         assert (small.held(), small.live()) == (0, 0)
@@ -329,6 +333,8 @@ def test_daemons_that_were_restarted_are_not_noticed(pair):
         {"strait_pools": 7},
         {"strait_parallel": None},
         {"strait_parallel": [2, 3, []]},
+        {"strait_parallel": [float("inf"), 1, []]},
+        {"strait_parallel": [2, 1, [[0, 2**63]]]},
         {"remote_request_id": None},
         {"remote_request_id": "unknown"},
     ],

@@ -1,8 +1,12 @@
 """The connector's halves without an engine, over caches as vLLM's attention lays them out on GPUs: engines of any
 ranks, stages, block sizes and orders; each decode rank has the tokens of its heads and layers, byte for byte."""
 
+import base64
+import dataclasses
 import json
+import signal
 import time
+import zlib
 from types import SimpleNamespace
 
 import pytest
@@ -11,9 +15,10 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from strait._parallel import Rank
-from strait.service import Coding
+from strait.errors import AgainError, OutOfMemoryError
+from strait.service import Coding, Pool, State, Transfer
 from strait.torch import host_pool
-from strait.vllm.metadata import Load, Peer, Prefill, StraitMetadata, rank_name
+from strait.vllm.metadata import Load, Peer, Prefill, StraitMetadata, key_of, rank_name, unpack_blob
 from strait.vllm.regions import Share, cache_of
 from strait.vllm.scheduler import Scheduler
 from strait.vllm.worker import Options, Worker
@@ -103,14 +108,14 @@ class Engine:
             worker.close()
 
 
-def hand_over(prefill, decode, name):
-    """One request. Returns what each half reported: requests sent by each prefill rank, loads by each decode rank, and
-    blocks that were not loaded."""
+def hand_over(prefill, decode, name, request=None):
+    """One request, which the decode engine calls `request`. Returns what each half reported: requests sent by each
+    prefill rank, loads by each decode rank, and blocks that were not loaded."""
     sends = StraitMetadata(prefills={name: Prefill(name, [(0, 0, prefill.ids)], True, True)})
     peer = Peer.of(json.loads(json.dumps(Peer("engine", name, prefill.pools, prefill.parallel).params())))
     plan = decode.plan(peer)
     assert not plan.why_not, plan
-    loads = StraitMetadata(loads={f"to {name}": Load([(0, 0, decode.ids)], plan.source(peer))})
+    loads = StraitMetadata(loads={request or f"to {name}": Load([(0, 0, decode.ids)], plan.source(peer))})
     for worker in prefill.workers:
         worker.end(sends)
     for worker in decode.workers:
@@ -214,6 +219,9 @@ def test_layers_do_not_wait_for_the_end_of_the_prefill(nodes):
         source.end(StraitMetadata(prefills={"r": Prefill("r", [(0, 0, prefill.ids)], True, False)}))
         wait_for([source, sink], lambda: transfer.progress.layers_landed == LAYERS)
         assert transfer in sink._receives
+        (send,) = source._sends
+        assert send.progress.state == State.TRANSFERRING
+        assert source.metadata().moving == 0, "its scheduler would wait for blocks that are not about to be free"
         source.end(StraitMetadata(prefills={"r": Prefill("r", [], False, True)}))
         wait_for([source, sink], lambda: not sink._receives and not source._sends)
         assert not sink.bad_blocks()
@@ -251,6 +259,7 @@ def test_on_a_gpu_loads_begin_when_the_step_has_cleared_its_blocks(nodes):
         assert not sink.results(StraitMetadata(), set()).finished_recving and not sink._receives
         cleared[0].over = True
         sink.begin(StraitMetadata(ended={"b"}))
+        wait_for([source], lambda: len(source._sends) == 1, 10)  # long before the lease
         sink.load(StraitMetadata())
         assert [receive.request for receive in sink._receives.values()] == ["a"]
         found = set()
@@ -292,11 +301,187 @@ def test_a_cache_of_another_model_is_refused_by_name(nodes):
         theirs, (worker,) = view_of(prefill), decode.workers.values()
         peer = Peer("engine", "r", theirs.pools, theirs.parallel)
         source = decode.scheduler._plan(peer).source(peer)
+        offer(prefill, "r")
         worker.begin(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], source)}))
         assert worker.results(StraitMetadata(), set()).finished_recving == {"r"}
         assert worker.bad_blocks() == set(decode.ids)
         with pytest.raises(ValueError, match="does not fit: .*test.*other|does not fit: .*other.*test"):
             worker._sources_of(source)
+        wait_until_free(prefill, decode)
     finally:
         prefill.close()
         decode.close()
+
+
+def offer(prefill, key):
+    for worker in prefill.workers.values():
+        worker.end(StraitMetadata(prefills={key: Prefill(key, [(0, 0, prefill.ids)], True, True)}))
+
+
+def wait_until_free(prefill, decode):
+    """What was offered; long before the lease."""
+    workers = list(prefill.workers.values())
+    wait_for([*workers, *decode.workers.values()], lambda: not any(worker._sends for worker in workers), 10)
+
+
+@pytest.mark.parametrize("blob", [None, "no blob", "eJwDAAAAAAE="])
+def test_a_rank_that_cannot_be_named_does_not_keep_the_others(nodes, blob):
+    """The load fails, and the ranks that can be named are free."""
+    prefill, decode = Engine(nodes.daemons[0].socket, tensor=8), Engine(nodes.daemons[1].socket, tensor=2)
+    try:
+        theirs = view_of(prefill)
+        offer(prefill, "unnamed")
+        pools = {name: pool for name, pool in theirs.pools.items() if name != "0.0"}
+        peer = Peer("engine", "unnamed", pools if blob is None else {**pools, "0.0": blob}, theirs.parallel)
+        load = Load([(0, 0, decode.ids)], decode.scheduler._plan(peer).source(peer))
+        for worker in decode.workers.values():
+            worker.begin(StraitMetadata(loads={"unnamed": load}))
+        first, *others = prefill.workers.values()
+        everyone = [first, *others, *decode.workers.values()]
+        wait_for(everyone, lambda: not any(worker._sends for worker in others), 10)
+        assert first._sends
+        assert decode.workers[Rank(0, 0)].bad_blocks() == set(decode.ids)
+    finally:
+        prefill.close()
+        decode.close()
+
+
+@pytest.mark.parametrize("error", [AgainError("too many wait"), OutOfMemoryError("none left")], ids=["again", "memory"])
+@pytest.mark.parametrize("call", ["start", "expect"])
+def test_a_load_that_cannot_begin_is_computed(nodes, monkeypatch, call, error):
+    prefill, decode = Engine(nodes.daemons[0].socket), Engine(nodes.daemons[1].socket)
+    try:
+        theirs, (worker,) = view_of(prefill), decode.workers.values()
+        key = f"{call} {error}"
+        offer(prefill, key)
+        peer = Peer("engine", key, theirs.pools, theirs.parallel)
+        load = Load([(0, 0, decode.ids)], decode.scheduler._plan(peer).source(peer))
+        with monkeypatch.context() as patched:
+            patched.setattr(Transfer if call == "start" else Pool, call, raising(error))
+            worker.begin(StraitMetadata(loads={"r": load}))
+        wait_for([worker], lambda: not worker._receives)
+        assert worker.bad_blocks() == set(decode.ids)
+        wait_until_free(prefill, decode)
+        assert hand_over(theirs, view_of(decode), f"{key} 2") == set()
+    finally:
+        prefill.close()
+        decode.close()
+
+
+def raising(error):
+    def call(*_, **__):
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [AgainError("too many wait"), ValueError("closed")], ids=["again", "value"])
+def test_an_offer_that_cannot_begin_is_computed(nodes, monkeypatch, error):
+    """Neither a prefill that is done nor one that never was ends the worker."""
+    prefill = Engine(nodes.daemons[0].socket)
+    (worker,) = prefill.workers.values()
+    try:
+        monkeypatch.setattr(Pool, "offer", raising(error))
+        worker.load(StraitMetadata(refused=["r"]))
+        offer(prefill, "r")
+        assert worker.results(StraitMetadata(), {"r"}).finished_sending == {"r"}
+    finally:
+        prefill.close()
+
+
+@pytest.mark.parametrize("case", ["alike", "8 ranks, two of each head, to 2"])
+@pytest.mark.parametrize("request_name", ["r" * 200, "\N{LATIN SMALL LETTER A WITH DIAERESIS}" * 70])
+def test_a_request_may_have_a_long_name(nodes, case, request_name):
+    of_prefill, of_decode = CASES[case]
+    prefill, decode = Engine(nodes.daemons[0].socket, **of_prefill), Engine(nodes.daemons[1].socket, **of_decode)
+    try:
+        name = key_of(f"{case} {request_name}")
+        assert hand_over(view_of(prefill), view_of(decode), name, request_name) == set()
+    finally:
+        prefill.close()
+        decode.close()
+
+
+def test_pools_that_were_used_long_ago_are_forgotten(nodes, monkeypatch):
+    """But none of those from which one load takes."""
+    monkeypatch.setattr("strait.vllm.worker._PEERS", 3)
+    prefill, decode = Engine(nodes.daemons[0].socket, tensor=4), Engine(nodes.daemons[1].socket)
+    try:
+        (worker,) = decode.workers.values()
+        assert hand_over(view_of(prefill), view_of(decode), "four pools") == set()
+        theirs = view_of(prefill)
+        blob = unpack_blob(theirs.pools["0.0"])
+        for number in range(5):
+            same = base64.b64encode(zlib.compress(blob, number)).decode()
+            worker._peer_of(Peer("engine", "k", {"0.0": same}, theirs.parallel), "0.0")
+        worker.results(StraitMetadata(), set())
+        assert len(worker._peers) == len(worker._client._peers) == 3
+        assert hand_over(view_of(prefill), view_of(decode), "four pools again") == set()
+    finally:
+        prefill.close()
+        decode.close()
+
+
+def test_a_daemon_that_hangs_is_waited_for(nodes, monkeypatch):
+    """Blocks that it may still write or read are not used again, whatever the deadline and the lease are."""
+    monkeypatch.setattr("strait.vllm.worker._DRAIN_WAIT", 0.3)
+    engine = Engine(nodes.daemons[0].socket)
+    (worker,) = engine.workers.values()
+    worker._options = dataclasses.replace(worker._options, deadline=1.0, lease=1.0)
+    daemon = nodes.daemons[0].process
+    try:
+        theirs = view_of(engine)
+        offer(engine, "offered")
+        peer = Peer("engine", "nobody's", theirs.pools, theirs.parallel)
+        load = Load([(0, 0, [block for block in range(1, engine.count) if block not in engine.ids])], None)
+        load.source = engine.scheduler._plan(peer).source(peer)
+        worker.begin(StraitMetadata(loads={"r": load}))
+        assert worker._receives and worker._sends
+        time.sleep(0.1)  # the daemon has taken them
+        daemon.send_signal(signal.SIGSTOP)
+        end = time.monotonic() + 3
+        while time.monotonic() < end:
+            results = worker.results(StraitMetadata(), {"offered"})
+            assert not results.finished_recving and not results.finished_sending
+        with pytest.raises(RuntimeError, match="the daemon hangs"):
+            worker.preempt({"offered"})
+        daemon.send_signal(signal.SIGCONT)
+        wait_for([worker], lambda: not worker._receives and not worker._sends)
+        assert worker.bad_blocks()
+    finally:
+        daemon.send_signal(signal.SIGCONT)
+        engine.close()
+
+
+# ---- What clients send
+
+
+@pytest.mark.parametrize("params", ["text", 7, True, [1], {"do_remote_prefill": True}, {"do_remote_decode": 1}])
+def test_params_may_be_anything(params):
+    config = SimpleNamespace(kv_cache_groups=[], transfer_group_ids=())
+    scheduler = Scheduler("engine", config, False)
+    request = SimpleNamespace(request_id="r", prompt_token_ids=[3] * 40, trace_headers=None, kv_transfer_params=params)
+    scheduler.new_request(request)
+    assert scheduler.matched_tokens(request, 0) == (0, False)
+    scheduler.allocated(request, None, 0)
+    request.status = None
+    assert scheduler.finished(request, ()) == (False, None)
+
+
+@pytest.mark.parametrize("stages", [[float("inf"), 1, []], [1, 1, [[0, float("inf")]]], [10**400, 1, [[0, 4]]]])
+def test_a_peer_of_other_params_is_none(stages):
+    params = Peer(
+        "engine",
+        "k",
+        {"0.0": "x"},
+        Scheduler("e", SimpleNamespace(kv_cache_groups=[], transfer_group_ids=()), False)._parallel,
+    ).params()
+    assert Peer.of(params) is not None
+    assert Peer.of({**params, "strait_parallel": stages}) is None
+    assert Peer.of({**params, "strait_pools": {7: "x"}}) is None
+
+
+def test_a_key_without_utf_8_is_hashed():
+    """JSON may have half of a surrogate pair."""
+    name = json.loads('"\\ud800"')
+    assert len(key_of(name)) == 64 and key_of(name) != key_of("?") == "?"
