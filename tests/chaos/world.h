@@ -126,7 +126,7 @@ void totals_max(_Atomic int64_t *most, int64_t value);
 #define DEADLINE_MS     (SANITIZED ? 2000u : 1000u)
 #define LEASE_MS        DEADLINE_MS
 #define PEER_TIMEOUT_MS 300u
-#define TOLERANCE_MS    (SANITIZED ? 400u : 200u) /* of a verdict, after the deadline */
+#define TOLERANCE_MS    200u /* of a verdict, after the deadline */
 
 /* One side of a transfer. */
 struct half {

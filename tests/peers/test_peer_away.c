@@ -67,7 +67,7 @@ static void process_kill(const struct process *process)
 static const uint32_t away_ms[] = {200, 1000, 5000};
 
 /* For dialing, and for what else the machine does. */
-enum { DIAL_MS = SANITIZED ? 400 : 150 };
+enum { DIAL_MS = SANITIZED ? 400 : 50 };
 
 /* Those who wait are kept for a sixteenth of the time that it was away. */
 TEST_LOOP(a_killed_node_is_reached_soon_after_it_is_back, COUNT(away_ms))
