@@ -147,11 +147,11 @@ TEST_LOOP(one_value_decides_what_is_left_away, COUNT(kinds))
 
 static const struct kind *const fp16 = &kinds[1];
 
-/* Bytes of FP16 values with three zero bits, but for `patches` of them, which are subnormal: one at each end where
- * there are two, and others between. */
-static void narrowed(uint8_t *bytes, uint32_t count, uint32_t patches)
+/* Bytes of FP16 values with z zero bits, but for `patches` of them, which are subnormal: one at each end where there
+ * are two, and others between. */
+static void narrowed(uint8_t *bytes, uint32_t count, uint32_t z, uint32_t patches)
 {
-    fill(fp16, bytes, count, 3, STORED);
+    fill(fp16, bytes, count, z, STORED);
     for (uint32_t i = 0; i < patches; i++)
         put(fp16, bytes, patches == 1 ? count / 2 : i * (count - 1) / (patches - 1), i % 2, 0, 1 + i % 7 + i % 3 * 256);
 }
@@ -165,22 +165,23 @@ static unsigned patch_word(uint32_t count, uint32_t i, uint32_t word)
 
 TEST(few_subnormal_values_have_patches)
 {
-    /* Values, and the most patches that take less than three bits of each value. */
-    static const uint32_t of[][2] = {{14, 0}, {100, 8}, {110, 9}, {1000, 93}, {8186, 766}, {8192, 767}};
+    /* Values, the most patches that take less than z bits of each value, or that a block has, and z. */
+    static const uint32_t of[][3] = {{14, 0, 3},     {100, 8, 3},    {110, 9, 3},     {1000, 93, 3},
+                                     {8186, 766, 3}, {8192, 767, 3}, {8192, 1024, 10}};
     static uint8_t bytes[2 * 8192];
     for (int k = 0; k < COUNT(of); k++) {
-        for (uint32_t patches = 1; patches <= of[k][1] + 2; patches += patches < 4 || patches + 20 > of[k][1] ? 1 : 17) {
-            const uint32_t count = of[k][0];
-            const bool are_few = patches <= of[k][1];
-            narrowed(bytes, count, patches);
+        const uint32_t count = of[k][0], most = of[k][1], z = of[k][2];
+        for (uint32_t patches = 1; patches <= most + 2; patches += patches < 4 || patches + 20 > most ? 1 : 17) {
+            const bool are_few = patches <= most;
+            narrowed(bytes, count, z, patches);
             code(fp16, bytes, 2 * count, false);
             ck_assert_int_eq(STRAIT_OK, judge(chunk_size).verified.result.status);
             if (count >= 100)
-                ck_assert_uint_eq(are_few ? 128 | 3 : 0, form());
+                ck_assert_uint_eq(are_few ? 128 | z : 0, form());
             for (uint32_t i = 0; are_few && i < patches; i++) {
                 const uint32_t position = patches == 1 ? count / 2 : i * (count - 1) / (patches - 1);
                 ck_assert_uint_eq(position, patch_word(count, i, 0));
-                ck_assert_uint_eq(load_le16(bytes + 2 * position) & 7, patch_word(count, i, 1));
+                ck_assert_uint_eq(load_le16(bytes + 2 * position) & ((1u << z) - 1), patch_word(count, i, 1));
             }
             chunk_teardown();
         }
@@ -575,6 +576,44 @@ TEST(patches_that_are_not_well_formed_are_refused)
         patch_hand(cases[0].patches, 1, 1);
         ck_assert_int_eq(STRAIT_ERR_CORRUPT, verdict_of_hand(&kinds[k]));
     }
+}
+
+/* Whether a block is decoded that has one more patch, of its last value, than the encoder has made: over padding, or
+ * with one more unit, of which one is well formed. */
+static bool is_decoded_with_one_more(uint8_t *page, uint32_t patches)
+{
+    enum { COUNT = 8192, END = 2 + COUNT / 256 };
+    static uint8_t right[2 * COUNT], block[2 * COUNT + 16];
+    bool decoded = false;
+    narrowed(page, COUNT - 1, 10, patches);
+    put(fp16, page, COUNT - 1, 0, 19, 0);
+    code(fp16, page, 2 * COUNT, false);
+    const uint32_t size = (uint32_t)chunk_size - BLOCK, of_patches = 4 * patches + 2;
+    memcpy(right, chunk + BLOCK, size);
+    chunk_teardown();
+    ck_assert_uint_eq(patches, load_le16(right + size - END - 2));
+    page[2 * COUNT - 2] |= 1;
+    for (uint32_t more = 0; more <= 16; more += 16) {
+        const uint32_t before = size - END - of_patches, at = before + more - 4;
+        memset(block, 0, sizeof(block));
+        memcpy(block, right, more == 0 ? at : before);
+        memcpy(block + at, right + before, of_patches - 2);
+        store_le16(block + at + of_patches - 2, COUNT - 1);
+        store_le16(block + at + of_patches, 1);
+        store_le16(block + at + of_patches + 2, (uint16_t)(patches + 1));
+        memcpy(block + size + more - END, right + size - END, END);
+        craft(fp16, page, 2 * COUNT, block, size + more, false);
+        decoded |= judge(chunk_size).verified.result.status == STRAIT_OK;
+        chunk_teardown();
+    }
+    return decoded;
+}
+
+TEST(a_block_has_1024_patches_at_most)
+{
+    static uint8_t page[2 * 8192];
+    ck_assert(is_decoded_with_one_more(page, 1023));
+    ck_assert(!is_decoded_with_one_more(page, 1024));
 }
 
 /* The page's table: only where the chunk names a codebook. */
