@@ -117,9 +117,8 @@ struct ep_range {
 #define EP_OF_SENDER 1u /* of the arena of the rank that signals; else of the one it signals to */
 #define EP_LISTED    2u
 #define EP_RANGES    6u
-#define EP_MANIFESTS                                                                                 \
-    4u /* for each kind and rank, by epoch: as many signals may be on their way as there are buffers \
-        */
+/* Manifests of each kind and rank, by epoch: as many signals may be on their way as there are buffers. */
+#define EP_MANIFESTS 4u
 
 struct ep_manifest {
     uint64_t value; /* of the flag */

@@ -32,6 +32,7 @@ struct value_ops {
 
     /* Mode 11. Lists have a byte for each value. */
 
+    /* The bits that values have in common. */
     struct part_bits (*find_bits)(const uint8_t *src, uint32_t count, enum strait_element element);
     /* FP16: writes a patch for each value whose `zeros` lowest bits are not all zero, up to PATCHES_MAX of them, in
      * order. Returns their number; above PATCHES_MAX: there are more. */
