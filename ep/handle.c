@@ -330,6 +330,22 @@ static struct ep_receive_args receive_of(const struct strait_ep_handle *handle,
     };
 }
 
+/* Rows for the rank itself take no way through its arena, unless the tensors are needed before the call is complete. */
+static void keep_own_rows(const struct strait_ep_handle *handle, const struct strait_ep_dispatch_in *in,
+                          struct ep_send_args *send, struct ep_receive_args *receive)
+{
+    const struct ep_group_view *group = &handle->group->view;
+
+    if (group->low_latency && handle->view.layout == STRAIT_EP_EXPERT_MAJOR) {
+        send->keep_own = in->tokens.data != NULL;
+        receive->own = in->tokens.data;
+        return;
+    }
+    send->own = receive->rows;
+    send->own_rows = group->low_latency ? group->rank_count * group->tokens_max : receive->row_count;
+    receive->own_given = send->own != NULL;
+}
+
 enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const struct strait_ep_dispatch_in *in,
                                       const struct strait_ep_dispatch_out *out, uint32_t flags,
                                       struct CUstream_st *stream)
@@ -356,6 +372,8 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
         }
         status = group->ops->announce(group->context, &announce, stream);
     }
+    if ((flags & STRAIT_EP_SEND_ONLY) == 0)
+        keep_own_rows(handle, in, &send, &handle->receive);
     if (status == STRAIT_OK)
         status = group->ops->send(group->context, &send, stream);
     if (status == STRAIT_OK && (flags & STRAIT_EP_SEND_ONLY) != 0) {
@@ -454,6 +472,9 @@ static enum strait_status stage(struct strait_ep_handle *handle, const struct st
     args.announce = place_of(handle, &in->tokens, in->peers, in->rows);
     if (args.announce.offset != 0)
         args.rows = NULL;
+    else if (handle->view.layout == STRAIT_EP_FLAT)
+        handle->reduce.own = args.rows;
+    args.keep_own = handle->reduce.own != NULL;
     return group->ops->stage(group->context, &args, stream);
 }
 
@@ -477,8 +498,11 @@ static enum strait_status combine_low_latency(struct strait_ep_handle *handle, c
                                            .handle = handle->view,
                                            .rows = in->tokens.data,
                                            .row_bytes = in->tokens.row_bytes,
-                                           .type = in->tokens.type};
+                                           .type = in->tokens.type,
+                                           .keep_own = (flags & STRAIT_EP_SEND_ONLY) == 0};
 
+    if (send.keep_own)
+        handle->reduce.own = in->tokens.data;
     const enum strait_status status = group->ops->send_back(group->context, &send, stream);
     if (status != STRAIT_OK || (flags & STRAIT_EP_SEND_ONLY) == 0)
         return status == STRAIT_OK ? group->ops->reduce(group->context, &handle->reduce, stream) : status;

@@ -85,6 +85,28 @@ static void send_raw_rows(const struct ep_send_args *args, uint32_t rank, uint64
     }
 }
 
+static void give_own_row(const struct ep_send_args *args, int64_t place, const uint8_t *row)
+{
+    if (place >= 0 && place < args->own_rows)
+        memcpy(args->own + place * args->row_bytes, row, args->row_bytes);
+}
+
+/* Rows for the rank itself to the outputs. */
+static void give_own(const struct ep_send_args *args)
+{
+    const struct ep_handle_view *handle = &args->handle;
+    const uint32_t me = args->group.rank, topk = handle->topk;
+    const uint64_t list = (uint64_t)me * args->group.tokens_max;
+
+    for (uint32_t j = 0; j < handle->send_count[me]; j++) {
+        const uint8_t *row = args->rows + (uint64_t)handle->send_token[list + j] * args->row_bytes;
+        if (handle->layout != STRAIT_EP_EXPERT_MAJOR)
+            give_own_row(args, (int64_t)first_slot(args, me) + j, row);
+        for (uint32_t k = 0; k < topk && handle->layout == STRAIT_EP_EXPERT_MAJOR; k++)
+            give_own_row(args, handle->expert_row[(list + j) * topk + k], row);
+    }
+}
+
 static void send_rows(struct ep_host *host, const struct ep_send_args *args, uint32_t rank, uint64_t epoch)
 {
     const struct ep_group_view *group = &args->group;
@@ -98,7 +120,9 @@ static void send_rows(struct ep_host *host, const struct ep_send_args *args, uin
     uint8_t *chunk = ep_chunk_of(group, rank, epoch, group->rank, 0);
     if (group->coded && rank != group->rank)
         ep_host_add_range(group, rank, args->signal, epoch, chunk, ep_host_encode(host, group, &rows, chunk));
-    else
+    else if (rank == group->rank && args->own != NULL)
+        give_own(args);
+    else if (rank != group->rank || !args->keep_own)
         send_raw_rows(args, rank, epoch);
 }
 
@@ -173,6 +197,22 @@ static bool decode_rows(struct ep_host *host, const struct ep_receive_args *args
     return true;
 }
 
+/* The row of a record that came. NULL: it is in the outputs, or there is none. */
+static const uint8_t *came_row(const struct ep_receive_args *args, uint64_t epoch, uint64_t record, uint64_t slot)
+{
+    const struct ep_group_view *group = &args->group;
+    const uint64_t list = (uint64_t)group->rank * group->tokens_max;
+    const bool is_own = record >= list && record < list + group->tokens_max;
+
+    if (is_own && args->own_given)
+        return NULL;
+    if (!is_own || args->own == NULL)
+        return ep_rows_of(group, group->rank, epoch, args->row_bytes, slot);
+    return record - list < args->handle.send_count[group->rank]
+               ? args->own + (uint64_t)args->handle.send_token[record] * args->row_bytes
+               : NULL;
+}
+
 /* Local numbers of a record to the output, with the flag as global ones. */
 static void give_numbers(const struct ep_receive_args *args, const int32_t *numbers, uint64_t row)
 {
@@ -194,10 +234,10 @@ static void give_record(const struct ep_receive_args *args, uint64_t epoch, uint
     const struct ep_group_view *group = &args->group;
     const uint32_t topk = args->handle.topk, me = group->rank;
     const int32_t *numbers = &args->handle.numbers[record * (topk + 1)];
+    const uint8_t *row = came_row(args, epoch, record, slot);
 
-    if (args->rows != NULL)
-        memcpy(args->rows + slot * args->row_bytes, ep_rows_of(group, me, epoch, args->row_bytes, slot),
-               args->row_bytes);
+    if (args->rows != NULL && row != NULL)
+        memcpy(args->rows + slot * args->row_bytes, row, args->row_bytes);
     if (args->scales != NULL)
         memcpy(args->scales + slot * args->scale_bytes, ep_scales_of(group, me, epoch, args->scale_bytes, slot),
                args->scale_bytes);
@@ -215,13 +255,14 @@ static void give_copies(const struct ep_receive_args *args, uint64_t epoch, uint
 {
     const struct ep_group_view *group = &args->group;
     const uint32_t topk = args->handle.topk, me = group->rank;
+    const uint8_t *from = came_row(args, epoch, record, slot);
 
     for (uint32_t k = 0; k < topk; k++) {
         const int64_t row = args->handle.expert_row[record * topk + k];
         if (row < 0)
             continue;
-        memcpy(args->rows + row * args->row_bytes, ep_rows_of(group, me, epoch, args->row_bytes, slot),
-               args->row_bytes);
+        if (from != NULL)
+            memcpy(args->rows + row * args->row_bytes, from, args->row_bytes);
         if (args->scales != NULL)
             memcpy(args->scales + row * args->scale_bytes, ep_scales_of(group, me, epoch, args->scale_bytes, slot),
                    args->scale_bytes);
@@ -382,7 +423,7 @@ enum strait_status ep_host_send_back(void *context, const struct ep_send_back_ar
     if (ep_host_failed(group))
         return STRAIT_OK;
     for (uint32_t rank = 0; rank < group->rank_count; rank++) {
-        if (!ep_host_active(group, rank))
+        if (!ep_host_active(group, rank) || (args->keep_own && rank == group->rank))
             continue;
         if (group->coded && rank != group->rank)
             send_coded_back(context, args, rank, epoch);

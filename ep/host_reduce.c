@@ -87,7 +87,7 @@ enum strait_status ep_host_stage(void *context, const struct ep_stage_args *args
     for (uint32_t rank = 0; rank < group->rank_count; rank++)
         for (uint32_t j = 0; j < handle->recv_count[rank]; j++) {
             const uint64_t record = (uint64_t)rank * group->tokens_max + j, slot = handle->recv_base[rank] + j;
-            if (args->rows != NULL)
+            if (args->rows != NULL && (rank != group->rank || !args->keep_own))
                 stage_row(args, epoch, record, slot);
             if (args->weights != NULL)
                 stage_weights(args, epoch, record, slot);
@@ -158,6 +158,12 @@ static bool find_sources(struct ep_host *host, const struct ep_reduce_args *args
         sources->rows[rank] = NULL;
         if (count == 0 || !ep_host_active(group, rank))
             continue;
+        if (rank == group->rank && args->own != NULL) {
+            const uint64_t base =
+                group->low_latency ? (uint64_t)rank * group->tokens_max : args->handle.send_base[rank];
+            sources->rows[rank] = args->own + base * args->row_bytes;
+            continue;
+        }
         if (group->low_latency) {
             if (chunk && !decode_back(host, args, epoch, rank))
                 return false;
@@ -198,6 +204,21 @@ static void reduce_ranks(const struct ep_reduce_args *args, const struct sources
     ep_host_sum(args->type, args->rows + (uint64_t)token * args->row_bytes, terms, NULL, count, args->row_bytes);
 }
 
+/* LL EXPERT_MAJOR: the row of a token's expert k on a rank. NULL: there is none. */
+static const uint8_t *expert_term(const struct ep_reduce_args *args, uint32_t token, uint32_t k, uint32_t rank,
+                                  uint64_t epoch)
+{
+    const struct ep_group_view *group = &args->group;
+    const struct ep_handle_view *handle = &args->handle;
+    const uint32_t topk = handle->topk;
+
+    if (rank != group->rank || args->own == NULL)
+        return ep_rows_of(group, group->rank, epoch, args->row_bytes, (uint64_t)token * topk + k);
+    const int32_t j = handle->send_index[(uint64_t)token * group->rank_count + rank];
+    const int64_t row = handle->expert_row[((uint64_t)rank * group->tokens_max + (uint32_t)j) * topk + k];
+    return row >= 0 ? args->own + row * args->row_bytes : NULL;
+}
+
 /* Sums the rows of a token's experts, rank by rank. */
 static void reduce_experts(const struct ep_reduce_args *args, const struct sources *sources, uint32_t token,
                            uint64_t epoch)
@@ -214,7 +235,8 @@ static void reduce_experts(const struct ep_reduce_args *args, const struct sourc
             if (numbers[k] < 0 || ep_rank_of(group, numbers[k]) != rank)
                 continue;
             weights[count] = args->weights != NULL ? args->weights[(uint64_t)token * topk + k] : 1.0f;
-            terms[count++] = ep_rows_of(group, group->rank, epoch, args->row_bytes, (uint64_t)token * topk + k);
+            terms[count] = expert_term(args, token, k, rank, epoch);
+            count += terms[count] != NULL;
         }
     ep_host_sum(args->type, args->rows + (uint64_t)token * args->row_bytes, terms, weights, count, args->row_bytes);
 }

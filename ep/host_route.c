@@ -141,16 +141,18 @@ static bool take_matrix(const struct ep_group_view *group, const struct ep_handl
 {
     const uint32_t ranks = group->rank_count;
 
-    for (uint32_t from = 0; from < ranks; from++)
+    for (uint32_t from = 0; from < ranks; from++) {
         memcpy(counts[from], from == group->rank ? handle->send_count : ep_counts_of(group, group->rank, epoch, from),
                ranks * sizeof(uint32_t));
-    for (uint32_t to = 0; to < ranks; to++) {
-        uint32_t left = group->receive_max;
-        for (uint32_t from = 0; from < ranks; from++) {
+        for (uint32_t to = 0; to < ranks; to++)
             if (counts[from][to] > group->tokens_max) {
                 ep_host_fail(group, STRAIT_ERR_CORRUPT, from);
                 return false;
             }
+    }
+    for (uint32_t to = 0; to < ranks; to++) {
+        uint32_t left = group->receive_max;
+        for (uint32_t from = 0; from < ranks; from++) {
             if (counts[from][to] > left && !group->drop) {
                 ep_host_fail(group, STRAIT_ERR_NO_SPACE, to);
                 return false;

@@ -328,7 +328,8 @@ struct ep_announce_args {
  *   rows      raw: the row at the slot of the rows area, or HT at what d has announced. Slots beyond the rows
  *             that d has announced are left out: d finds that out itself. Coded: one chunk for d, of the list's
  *             rows in its order, to chunk `rank` of d's arena; for the rank itself not a chunk, but rows in its
- *             rows area
+ *             rows area. With `own` those for the rank itself go to that tensor instead: at the slot, HT
+ *             EXPERT_MAJOR at each expert_row of the record; with keep_own nowhere
  *
  * Then signals `signal`. keep_weights: copies weights to handle.weights. */
 struct ep_send_args {
@@ -339,6 +340,8 @@ struct ep_send_args {
     const uint8_t *rows;   /* [tokens] or NULL */
     const float *weights;  /* [tokens][K] or NULL */
     const uint8_t *scales; /* [tokens] or NULL */
+    uint8_t *own;          /* outputs of the dispatch, not announced, or NULL */
+    uint32_t own_rows;     /* of them; rows beyond are left out */
     uint32_t row_bytes, scale_bytes;
     uint32_t tokens;
     enum strait_element type;
@@ -346,15 +349,17 @@ struct ep_send_args {
     bool begin;        /* HT update, LL dispatch */
     bool lists;        /* HT update, LL dispatch */
     bool keep_weights; /* LL EXPERT_MAJOR with weights */
+    bool keep_own;     /* LL EXPERT_MAJOR: receive has these rows from the input */
 };
 
-/* HT update: waits for ROUTE. From the counts C[s][d], the own row being send_count: total of d = sum of C[s][d] over
- * s. Above receive_max: without drop fails with ERR_NO_SPACE and that rank; with drop C[s][d] becomes what is left of
- * receive_max after the ranks before s, so that the last rows of the last ranks go. Then send_count, send_index (-1 for
- * places cut off), send_base, recv_count, recv_base; numbers of each record that came, as local numbers (-1: of another
- * rank), and the token; rows of each local expert and, EXPERT_MAJOR, expert_row: zones of experts in their order, each
- * from a multiple of expert_alignment on, in a zone the order of records; totals. Outputs are those of
- * strait_ep_routing, NULL: not wanted. */
+/* HT update: waits for ROUTE. From the counts C[s][d], the own row being send_count; one above B fails with
+ * ERR_CORRUPT and the least such s, before anything else. Total of d = sum of C[s][d] over s. Above receive_max:
+ * without drop fails with ERR_NO_SPACE and that rank; with drop C[s][d] becomes what is left of receive_max after the
+ * ranks before s, so that the last rows of the last ranks go. Then send_count, send_index (-1 for places cut off),
+ * send_base, recv_count, recv_base; numbers of each record that came, as local numbers (-1: of another rank), and the
+ * token; rows of each local expert and, EXPERT_MAJOR, expert_row: zones of experts in their order, each from a multiple
+ * of expert_alignment on, in a zone the order of records; totals. Outputs are those of strait_ep_routing, NULL: not
+ * wanted. */
 struct ep_plan_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
@@ -365,12 +370,15 @@ struct ep_plan_args {
  * s * B, expert_row of local expert e = e * R * B + its place in the order of records. Then rows, scales, weights and
  * numbers to the outputs, for each record that came: FLAT at base + j, RANK_MAJOR at s * B + j, EXPERT_MAJOR at
  * expert_row of each of its experts here. Coded rows are decoded first; a bad chunk fails with its status and rank.
- * HT: more rows than row_count fail with ERR_NO_SPACE and the own rank; none is written beyond. */
+ * Rows of the rank itself: with own_given they are there already; with `own` row send_token[rank][j] of that tensor,
+ * for j below send_count[rank]. HT: more rows than row_count fail with ERR_NO_SPACE and the own rank; none is written
+ * beyond. */
 struct ep_receive_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
-    uint32_t part; /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
-    uint8_t *rows; /* NULL: they are in place (FLAT, announced) */
+    uint32_t part;      /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
+    uint8_t *rows;      /* NULL: they are in place (FLAT, announced) */
+    const uint8_t *own; /* with send's keep_own: the input */
     float *weights;
     uint8_t *scales;
     void *topk; /* local numbers; with global_ids global ones; -1: of another rank; wide_ids: int64, else int32 */
@@ -380,13 +388,15 @@ struct ep_receive_args {
     uint32_t row_count; /* HT: rows of the outputs */
     enum strait_element type;
     bool global_ids, wide_ids;
+    bool own_given; /* send had `own` */
 };
 
 /* HT combine, always with begin: makes rows that peers read. rows NULL: the announcement is of the caller's tensor, and
- * there is nothing to make. FLAT: copies the rows that came to the rows area; EXPERT_MAJOR: the sum of each record's
- * rows (ep.h, "Order of combine") at its slot. Coded: chunk s of the own arena, of the rows for rank s in the order of
- * its list; those for the rank itself stay in the rows area. weights: to the weights area, [slot][K], EXPERT_MAJOR from
- * expert_row. Then stores the announcement to each rank's arena and signals READY. */
+ * there is nothing to make. FLAT: copies the rows that came to the rows area, with keep_own but those of the rank
+ * itself; EXPERT_MAJOR: the sum of each record's rows (ep.h, "Order of combine") at its slot. Coded: chunk s of the own
+ * arena, of the rows for rank s in the order of its list; those for the rank itself stay in the rows area. weights: to
+ * the weights area, [slot][K], EXPERT_MAJOR from expert_row. Then stores the announcement to each rank's arena and
+ * signals READY. */
 struct ep_stage_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
@@ -396,18 +406,20 @@ struct ep_stage_args {
     struct ep_announce announce;
     uint32_t row_bytes;
     enum strait_element type;
+    bool keep_own; /* FLAT */
 };
 
 /* LL combine, always with begin: for each record (s, j) that came from a rank s that takes part, RANK_MAJOR: the row
  * s * B + j to row rank * B + j of the rows area of s; EXPERT_MAJOR: the row expert_row of each k to row token * K + k.
  * Coded: one chunk for s of these rows, by j, then k, to chunk `rank` of the arena of s, but not for the rank itself.
- * Signals DATA. */
+ * With keep_own not those of the rank itself. Signals DATA. */
 struct ep_send_back_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
     const uint8_t *rows;
     uint32_t row_bytes;
     enum strait_element type;
+    bool keep_own;
 };
 
 /* Sums the rows of own tokens. LL waits for DATA, HT for READY. For each token, ranks d ascending with send_index[t][d]
@@ -415,16 +427,18 @@ struct ep_send_back_args {
  *   HT              row send_base[d] + j of what d has announced; coded: row j of chunk `rank` in the arena of d
  *   LL RANK_MAJOR   row d * B + j of the own rows area (coded: row j of chunk d)
  *   LL EXPERT_MAJOR for each k ascending whose expert is on d: weights[t][k] times row t * K + k (coded: of chunk d)
- * The sum begins with the first term itself, each further one is added in FP32; products and sums are rounded each by
- * itself (no FMA), subnormals are kept. It is rounded to the type, to nearest even. NaN becomes 0x7FFF, FP32
- * 0x7FFFFFFF. No term: zeroes. weights_out: [t][k] is the value at [send_base[d] + j][k] of the weights area of the
- * rank d of expert own_topk[t][k], 0 where there is none. HT then signals DONE. */
+ *   with `own`, of the rank itself: row send_base[rank] + j of that tensor; LL row rank * B + j; LL EXPERT_MAJOR the
+ * row expert_row[k] of record (rank, j), -1: none The sum begins with the first term itself, each further one is added
+ * in FP32; products and sums are rounded each by itself (no FMA), subnormals are kept. It is rounded to the type, to
+ * nearest even. NaN becomes 0x7FFF, FP32 0x7FFFFFFF. No term: zeroes. weights_out: [t][k] is the value at [send_base[d]
+ * + j][k] of the weights area of the rank d of expert own_topk[t][k], 0 where there is none. HT then signals DONE. */
 struct ep_reduce_args {
     struct ep_group_view group;
     struct ep_handle_view handle;
     uint32_t part; /* GPUs, with parts: that of a launch; the table's caller leaves it 0 */
     struct ep_peers peers;
     uint8_t *rows;        /* [tokens] */
+    const uint8_t *own;   /* with keep_own of stage or send_back: their rows; else NULL */
     const float *weights; /* LL EXPERT_MAJOR: [tokens][K]; NULL: rows are added as they are */
     float *weights_out;   /* HT: [tokens][K] or NULL */
     uint32_t row_bytes;
@@ -472,7 +486,7 @@ struct ep_open_args {
 };
 
 /* Incremented with every change of this header. */
-#define EP_OPS_VERSION 4u
+#define EP_OPS_VERSION 5u
 
 /* Functions return at once and enqueue on the stream, if there is one, unless they say otherwise. `context` is what
  * open made. Phases return ERR_DEVICE where a launch failed, else OK: what goes wrong later is told by the report. The

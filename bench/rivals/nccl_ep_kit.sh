@@ -6,7 +6,7 @@
 # Without EXTENSIONS, run.sh measures ours alone, with the machine's NCCL, from 2.30 on where ranks share a GPU.
 #
 # Build targets rivals_nccl_ep, strait-nccl-ep and strait-ep-cuda for the machine's compute capability. It needs nvcc for
-# NVIDIA's kernels, and xz or python3. There: DIR/run.sh [one] [mps] [slices] [threads], see its head.
+# NVIDIA's kernels, and xz or python3. There: DIR/run.sh [one] [mps] [slices] [gpus] [threads], see its head.
 set -eu
 here=$(dirname "$0")
 build=${1:?usage: nccl_ep_kit.sh BUILD DIR [EXTENSIONS NCCL]} kit=${2:?usage: nccl_ep_kit.sh BUILD DIR [EXTENSIONS NCCL]}

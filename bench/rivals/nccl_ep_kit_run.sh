@@ -1,8 +1,8 @@
 #!/bin/sh
 # run.sh [PART ...]: what a kit of bench/rivals/nccl_ep_kit.sh runs. Parts, all without arguments: one (one rank), mps (RANKS ranks,
 # two unless that is set, on all GPUs, with CUDA MPS, without which kernels of a GPU's ranks take turns of milliseconds),
-# slices (the same without it), threads (ranks are threads of one process). In each: low latency with 128 tokens and high
-# throughput with 4096, ours and theirs in turn. Every run has a log and a minute; what fails runs once more as calls
+# slices (the same without it), gpus (a rank on each GPU), threads (ranks are threads of one process). In each: low
+# latency with 128 tokens and high throughput with 4096, ours and theirs in turn. Every run has a log and a minute; what fails runs once more as calls
 # instead of a graph, with all that NCCL says; runs that would begin after LIMIT seconds (540) are left out. WORK is a
 # folder for what is unpacked and compiled, LOGS one for logs.
 cd "$(dirname "$0")" || exit 1
@@ -113,6 +113,15 @@ for part in "$@"; do
         with_mps=
         ;;
     slices) pairs --runs=50 ;;
+    gpus)
+        max_ctas=$NCCL_MAX_CTAS
+        unset NCCL_MAX_CTAS NCCL_MULTI_RANK_GPU_ENABLE
+        both gpus-ll-own --ranks="$ranks"
+        both gpus-ll-experts-own --ranks="$ranks" --expert-major
+        pairs
+        more_pairs
+        export NCCL_MAX_CTAS="$max_ctas" NCCL_MULTI_RANK_GPU_ENABLE=1
+        ;;
     threads)
         # Loading a kernel when it is first called would wait for those that wait for it.
         export CUDA_MODULE_LOADING=EAGER

@@ -82,10 +82,10 @@ __global__ void __launch_bounds__(THREADS, 1) stage_kernel(const __grid_constant
         load_lists(group, args.handle, at.call, at.lists);
         if (args.weights != nullptr && (args.part == 0 || args.rows == nullptr))
             stage_weights(args, at);
-        if (!SUMMED) // coded: rows of other ranks are encoded where they are
-            keep_own(group, at.lists);
         if (args.rows != nullptr && rows_by_parts(group))
             load_part(group, args.handle, args.part, at.lists, at.edges);
+        if (!SUMMED) // coded: rows of other ranks are encoded where they are
+            select_lists(group, at.lists, !args.keep_own, !group.coded);
         if (args.rows != nullptr)
             stage_rows<TYPE, SUMMED>(args, at);
     }
@@ -123,7 +123,9 @@ DEVICE void find_source(const ep_reduce_args &args, uint32_t rank, reduce_shared
     const ep_announce said = {load_fresh(&at_rank->offset), load_fresh(&at_rank->rows)};
     uint64_t room = base + count;
     const uint8_t *rows;
-    if (group.low_latency || group.coded || (rank == group.rank && said.offset == 0))
+    if (rank == group.rank && args.own != nullptr)
+        rows = args.own;
+    else if (group.low_latency || group.coded || (rank == group.rank && said.offset == 0))
         rows = row_of(group, at.call.epoch, args.row_bytes, rank, 0);
     else
         rows = ep_announced(&group, rank, said, args.row_bytes, &args.peers, &room);
@@ -159,22 +161,36 @@ DEVICE uint32_t list_ranks(const ep_reduce_args &args, uint32_t from, int32_t in
     return count + count_bits(ballot);
 }
 
+// LL EXPERT_MAJOR: the row of a token's expert `lane` on the rank itself, which the caller has. Null: there is none.
+DEVICE const uint8_t *own_expert_row(const ep_reduce_args &args, uint32_t token)
+{
+    const ep_group_view &group = args.group;
+    const int32_t j = args.handle.send_index[static_cast<uint64_t>(token) * group.rank_count + group.rank];
+    const uint64_t record = static_cast<uint64_t>(group.rank) * group.tokens_max + static_cast<uint32_t>(j);
+    const int32_t row = args.handle.expert_row[record * args.handle.topk + lane_of_thread()];
+    return row >= 0 ? args.own + static_cast<uint64_t>(row) * args.row_bytes : nullptr;
+}
+
 // Ranks ascending, and experts of a rank in the order of topk: a lane's place is the number of those before it.
 DEVICE uint32_t list_experts(const ep_reduce_args &args, uint32_t token, int32_t number, reduce_shared &at)
 {
     const uint32_t topk = args.handle.topk, lane = lane_of_thread();
     uint32_t rank = number >= 0 ? ep_rank_of(&args.group, number) : STRAIT_EP_RANKS_MAX;
-    if (rank < STRAIT_EP_RANKS_MAX && at.rows[rank] == nullptr)
-        rank = STRAIT_EP_RANKS_MAX;
+    const uint64_t slot = static_cast<uint64_t>(token) * topk + lane;
+    const uint8_t *row = nullptr;
+    if (rank < STRAIT_EP_RANKS_MAX && at.rows[rank] != nullptr)
+        row = rank == args.group.rank && args.own != nullptr
+                  ? own_expert_row(args, token)
+                  : row_of(args.group, at.call.epoch, args.row_bytes, rank, slot);
+    rank = row != nullptr ? rank : STRAIT_EP_RANKS_MAX;
     uint32_t before = 0;
     for (uint32_t k = 0; k < topk; k++) {
         const uint32_t its = __shfl_sync(ALL_LANES, rank, k);
         before += its < rank || (its == rank && k < lane);
     }
-    const uint64_t slot = static_cast<uint64_t>(token) * topk + lane;
     term_list &terms = at.terms[warp_of_thread()];
     if (rank < STRAIT_EP_RANKS_MAX) {
-        terms.rows[before] = row_of(args.group, at.call.epoch, args.row_bytes, rank, slot);
+        terms.rows[before] = row;
         terms.weights[before] = args.weights != nullptr ? args.weights[slot] : 1.0f;
     }
     return count_bits(__ballot_sync(ALL_LANES, rank < STRAIT_EP_RANKS_MAX));

@@ -59,13 +59,13 @@ DEVICE void load_lists(const ep_group_view &group, const ep_handle_view &handle,
     add_bases(lists, group.rank_count);
 }
 
-// For all threads: of a coded group, leaves only the records of the rank itself.
-DEVICE void keep_own(const ep_group_view &group, record_lists &lists)
+// For all threads: leaves only records of the rank itself, of the others, or none.
+DEVICE void select_lists(const ep_group_view &group, record_lists &lists, bool own, bool others)
 {
-    if (!group.coded)
+    if (own && others)
         return;
     for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS)
-        lists.count[rank] = rank == group.rank ? lists.count[rank] : 0;
+        lists.count[rank] = (rank == group.rank ? own : others) ? lists.count[rank] : 0;
     __syncthreads();
     add_bases(lists, group.rank_count);
 }

@@ -30,6 +30,12 @@ DEVICE uint64_t first_slot(const ep_send_args &args, uint32_t rank)
                                   : args.handle.send_base[rank];
 }
 
+// Whether rows for the rank itself go to the rows of its experts at once.
+DEVICE bool own_by_expert(const ep_send_args &args)
+{
+    return args.own != nullptr && args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
+}
+
 DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
 {
     const ep_group_view &group = args.group;
@@ -38,11 +44,16 @@ DEVICE void find_room(const ep_send_args &args, uint32_t rank, send_shared &at)
     at.room[rank] = 0;
     if (!takes_part(at.call, rank) || count == 0 || is_coded(group, rank))
         return;
+    if (rank == group.rank && (args.keep_own || own_by_expert(args)))
+        return;
     const uint64_t first = first_slot(args, rank);
     uint64_t rows = group.at.row_slots;
     uint8_t *to = rank == group.rank ? own_row(group, at.call.epoch, args.row_bytes, 0)
                                      : ep_rows_of(&group, rank, at.call.epoch, args.row_bytes, 0);
-    if (!group.low_latency && !group.coded) {
+    if (rank == group.rank && args.own != nullptr) {
+        to = args.own;
+        rows = args.own_rows;
+    } else if (!group.low_latency && !group.coded) {
         const ep_announce *at_rank = ep_announce_of(&group, group.rank, rank);
         const ep_announce said = {load_fresh(&at_rank->offset), load_fresh(&at_rank->rows)};
         if (said.offset != 0 || rank != group.rank)
@@ -140,6 +151,22 @@ DEVICE uint32_t add_places(const ep_send_args &args, uint32_t from, int32_t inde
     return count + count_bits(ballot);
 }
 
+// The same of the rows of the rank's own experts, if the token has any; index: in the list of the rank itself.
+DEVICE uint32_t add_own_places(const ep_send_args &args, int32_t index, uint32_t count, send_shared &at)
+{
+    if (index < 0)
+        return count;
+    const uint32_t topk = args.handle.topk, lane = lane_of_thread();
+    const uint64_t record = static_cast<uint64_t>(args.group.rank) * args.group.tokens_max + index;
+    const int32_t row = lane < topk ? args.handle.expert_row[record * topk + lane] : -1;
+    const bool goes = row >= 0 && static_cast<uint32_t>(row) < args.own_rows;
+    const uint32_t ballot = __ballot_sync(ALL_LANES, goes);
+    if (goes)
+        at.places[warp_of_thread()][count + count_bits(ballot & ((1u << lane) - 1))] =
+            args.own + static_cast<uint64_t>(row) * args.row_bytes;
+    return count + count_bits(ballot);
+}
+
 // The index of a token in the list of rank `from` + lane.
 DEVICE int32_t load_index(const ep_send_args &args, uint32_t token, uint32_t from)
 {
@@ -153,7 +180,8 @@ DEVICE int32_t load_index(const ep_send_args &args, uint32_t token, uint32_t fro
 // next row are under way while it copies one.
 DEVICE void send_rows(const ep_send_args &args, send_shared &at)
 {
-    const uint32_t warps = gridDim.x * WARPS, ranks = args.group.rank_count;
+    const uint32_t warps = gridDim.x * WARPS, ranks = args.group.rank_count, me = args.group.rank;
+    const bool by_expert = own_by_expert(args);
     const token_range own = tokens_of_launch(args.group, args.part, args.tokens);
     const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, own.end - own.first, warps);
     const uint32_t tasks = own.end * cut.parts;
@@ -164,6 +192,8 @@ DEVICE void send_rows(const ep_send_args &args, send_shared &at)
         uint32_t count = add_places(args, 0, low, 0, at);
         if (ranks > LANES)
             count = add_places(args, LANES, high, count, at);
+        if (by_expert)
+            count = add_own_places(args, __shfl_sync(ALL_LANES, me < LANES ? low : high, me % LANES), count, at);
         low = load_index(args, (task + warps) / cut.parts, 0);
         if (ranks > LANES)
             high = load_index(args, (task + warps) / cut.parts, LANES);
@@ -235,9 +265,16 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
 
 // ---- Dispatch: from all ranks ---------------------------------------------------------------------------------------
 
+// Records whose rows are to be given: places of each list from `first` on, at slots from `slot` on.
+struct row_lists {
+    record_lists lists;
+    uint32_t first[STRAIT_EP_RANKS_MAX], slot[STRAIT_EP_RANKS_MAX];
+};
+
 struct receive_shared {
     call_state call;
     record_lists lists;
+    row_lists rows;
     part_edges<1> edges;
     uint8_t *places[WARPS][STRAIT_EP_TOPK_MAX];
     uint32_t counters[COUNTER_WORDS];
@@ -329,12 +366,15 @@ DEVICE arrival arrival_of(const ep_receive_args &args, const record_lists &lists
     return {record, args.group.low_latency ? record : i, place.rank};
 }
 
-// Where the row of a record is. Null: in its place already, by the decoder.
+// Where the row of a record is. Null: nowhere.
 DEVICE const uint8_t *came_row(const ep_receive_args &args, const arrival &is, uint64_t epoch)
 {
-    if (is_coded(args.group, is.rank) && args.handle.layout != STRAIT_EP_EXPERT_MAJOR)
-        return nullptr;
-    return row_of(args.group, epoch, args.row_bytes, is.rank, is.slot);
+    const uint32_t me = args.group.rank;
+    if (is.rank != me || args.own == nullptr)
+        return row_of(args.group, epoch, args.row_bytes, is.rank, is.slot);
+    return is.record - static_cast<uint64_t>(me) * args.group.tokens_max < args.handle.send_count[me]
+               ? args.own + static_cast<uint64_t>(args.handle.send_token[is.record]) * args.row_bytes
+               : nullptr;
 }
 
 // A part of a record's row to its places in the output.
@@ -346,7 +386,7 @@ DEVICE void give_row(const ep_receive_args &args, const arrival &is, const row_p
     const uint8_t *const from = came_row(args, is, at.call.epoch);
     int64_t row = lane == 0 && from != nullptr ? static_cast<int64_t>(is.slot) : -1;
     if (args.handle.layout == STRAIT_EP_EXPERT_MAJOR)
-        row = lane < topk ? args.handle.expert_row[is.record * topk + lane] : -1;
+        row = lane < topk && from != nullptr ? args.handle.expert_row[is.record * topk + lane] : -1;
     const uint32_t ballot = __ballot_sync(ALL_LANES, row >= 0);
     if (row >= 0)
         places[count_bits(ballot & ((1u << lane) - 1))] = args.rows + static_cast<uint64_t>(row) * args.row_bytes;
@@ -356,27 +396,39 @@ DEVICE void give_row(const ep_receive_args &args, const arrival &is, const row_p
     __syncwarp();
 }
 
-DEVICE void give_rows(const ep_receive_args &args, const record_range &range, receive_shared &at)
-{
-    const uint32_t records = range.end - range.first;
-    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, WARPS);
-    for (uint32_t task = warp_of_thread(); task < records * cut.parts; task += WARPS)
-        give_row(args, arrival_of(args, at.lists, range.first + task / cut.parts), cut, task % cut.parts, at);
-}
-
-// For all threads: the rows of the launch's part. The whole lists are lost.
-DEVICE void give_part(const ep_receive_args &args, receive_shared &at)
+// For all threads: which rows are to be given, with parts those of the launch's. Some are in the outputs already: the
+// rank's own, and what was decoded to there.
+DEVICE void find_rows(const ep_receive_args &args, receive_shared &at)
 {
     const ep_group_view &group = args.group;
-    load_part(group, args.handle, args.part, at.lists, at.edges);
-    const record_range range = range_of_block(at.lists.base[group.rank_count]);
-    const uint32_t records = range.end - range.first;
-    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, WARPS);
-    for (uint32_t task = warp_of_thread(); task < records * cut.parts; task += WARPS) {
-        record_place place = find_record(at.lists, group.rank_count, range.first + task / cut.parts);
-        place.j += at.edges.at[place.rank][0];
-        const arrival is = {record_of(group, place), args.handle.recv_base[place.rank] + place.j, place.rank};
-        give_row(args, is, cut, task % cut.parts, at);
+    const bool by_parts = rows_by_parts(group), by_expert = args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    if (by_parts)
+        find_edges(group, args.handle, false, args.part, args.part + 1, at.edges);
+    for (uint32_t rank = threadIdx.x; rank < group.rank_count; rank += THREADS) {
+        const part_places places =
+            by_parts ? places_of(group, at.edges, rank, args.part) : part_places{0, at.lists.count[rank]};
+        const bool given = rank == group.rank ? args.own_given : group.coded && !by_expert;
+        at.rows.lists.count[rank] = given ? 0 : places.count;
+        at.rows.first[rank] = places.first;
+        at.rows.slot[rank] = (group.low_latency ? rank * group.tokens_max : args.handle.recv_base[rank]) + places.first;
+    }
+    __syncthreads();
+    add_bases(at.rows.lists, group.rank_count);
+}
+
+// By all warps of the launch; LL EXPERT_MAJOR by those of the block that knows the rows of a record.
+DEVICE void give_rows(const ep_receive_args &args, const record_range &range, receive_shared &at)
+{
+    const bool in_block = args.group.low_latency && args.handle.layout == STRAIT_EP_EXPERT_MAJOR;
+    const uint32_t begin = in_block ? range.first : 0;
+    const uint32_t records = in_block ? range.end - begin : at.rows.lists.base[args.group.rank_count];
+    const uint32_t warps = in_block ? WARPS : gridDim.x * WARPS;
+    const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, records, warps);
+    for (uint32_t task = in_block ? warp_of_thread() : warp_of_launch(); task < records * cut.parts; task += warps) {
+        record_place place = find_record(at.rows.lists, args.group.rank_count, begin + task / cut.parts);
+        const uint64_t slot = static_cast<uint64_t>(at.rows.slot[place.rank]) + place.j;
+        place.j += at.rows.first[place.rank];
+        give_row(args, {record_of(args.group, place), slot, place.rank}, cut, task % cut.parts, at);
     }
 }
 
@@ -455,12 +507,12 @@ __global__ void __launch_bounds__(THREADS, 1) receive_kernel(const __grid_consta
     if (at.call.failed == 0 &&
         (by_parts ? wait_part(group, args.part, at.call) : wait_ranks(group, EP_FLAG_DATA, at.call)) &&
         take_records(args, at, range) && check_decoded(group, at.call)) {
-        if (args.rows != nullptr && !by_parts)
+        if (args.rows != nullptr) {
+            find_rows(args, at);
             give_rows(args, range, at);
+        }
         if (!by_parts || args.part + 1 == group.at.parts)
             give_others(args, range, at);
-        if (args.rows != nullptr && by_parts)
-            give_part(args, at);
     }
     leave(group);
 }
@@ -500,7 +552,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_back_kernel(const __grid_cons
     open_call(group, args.handle, true, at.call);
     if (at.call.failed == 0) {
         load_lists(group, args.handle, at.call, at.lists);
-        keep_own(group, at.lists);
+        select_lists(group, at.lists, !args.keep_own, !group.coded);
         const uint32_t each = args.handle.layout == STRAIT_EP_EXPERT_MAJOR ? args.handle.topk : 1;
         const uint32_t warps = gridDim.x * WARPS, rows = at.lists.base[group.rank_count] * each;
         const row_parts cut = cut_rows(args.row_bytes, COPY_STEPS, rows, warps);

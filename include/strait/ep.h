@@ -207,7 +207,8 @@ struct strait_ep_dispatch_in {
     struct strait_ep_tensor scales; /* [tokens] rows, or data NULL */
 };
 
-/* Outputs that are NULL are not wanted. Rows of other tensors have the places of the tokens' rows. */
+/* Outputs that are NULL are not wanted. They do not overlap with inputs, those of a combine neither. Rows of other
+ * tensors have the places of the tokens' rows. */
 struct strait_ep_dispatch_out {
     size_t size;                    /* sizeof(struct strait_ep_dispatch_out) */
     struct strait_ep_tensor tokens; /* required; of the input's type and row_bytes */

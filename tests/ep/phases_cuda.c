@@ -66,6 +66,7 @@ static struct {
     enum strait_element type;
     uint32_t topk, alignment, tokens[RANKS], row_bytes, scale_bytes, number_bytes, row_count;
     bool weights, scales, global_ids, wide_ids, gradients, heap, peers, wants;
+    bool own;        /* rows of ranks for themselves stay out of the arenas */
     uint64_t absent; /* ranks that do nothing */
 } step;
 
@@ -408,6 +409,7 @@ static void draw_step(void)
     step.peers =
         !hostile && !coded && hosts == 0 && !low_latency() && step.layout == STRAIT_EP_FLAT && !step.heap && one_in(2);
     step.wants = !one_in(4);
+    step.own = !step.heap && !step.peers && one_in(2);
     for (uint32_t r = 0; r < config.rank_count; r++)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
     while ((uint64_t)rows_of_tensor() * step.row_bytes > 4u << 20)
@@ -574,20 +576,25 @@ static void run_low_latency(void)
           .weights = step.weights && step.tokens[i] ? r->weights : NULL,
           .scales = step.scales && step.tokens[i] ? r->scales : NULL, .row_bytes = step.row_bytes,
           .scale_bytes = step.scale_bytes, .tokens = step.tokens[i], .type = step.type, .signal = EP_FLAG_DATA,
-          .begin = true, .lists = true, .keep_weights = by_expert && step.weights && step.tokens[i]);
+          .begin = true, .lists = true, .keep_weights = by_expert && step.weights && step.tokens[i],
+          .own = step.own && !by_expert ? r->expert_rows : NULL, .own_rows = rows_of_tensor(),
+          .keep_own = step.own && by_expert);
     if (hostile || one_in(40))
         spoil_lists();
     PHASE(receive, ep_receive_args, .rows = r->expert_rows, .weights = step.weights ? r->gradients : NULL,
           .scales = step.scales ? r->scales_out : NULL, .topk = by_expert ? NULL : r->topk_out,
           .expert_counts = by_expert && step.wants ? r->counts : NULL,
           .rank_counts = step.wants ? r->counts + r->group.local_experts : NULL, .row_bytes = step.row_bytes,
-          .scale_bytes = step.scale_bytes, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids);
+          .scale_bytes = step.scale_bytes, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids,
+          .own = step.own && by_expert ? r->rows : NULL, .own_given = step.own && !by_expert);
     make_results();
-    PHASE(send_back, ep_send_back_args, .rows = r->expert_rows, .row_bytes = step.row_bytes, .type = step.type);
+    PHASE(send_back, ep_send_back_args, .rows = r->expert_rows, .row_bytes = step.row_bytes, .type = step.type,
+          .keep_own = step.own);
     if (hostile && coded && one_in(2))
         garble_chunks();
-    PHASE(reduce, ep_reduce_args, .rows = r->sums, .weights = by_expert && step.weights ? r->handle.weights : NULL,
-          .row_bytes = step.row_bytes, .tokens = step.tokens[i], .type = step.type);
+    PHASE(reduce, ep_reduce_args, .rows = r->sums, .own = step.own ? r->expert_rows : NULL,
+          .weights = by_expert && step.weights ? r->handle.weights : NULL, .row_bytes = step.row_bytes,
+          .tokens = step.tokens[i], .type = step.type);
 }
 
 static void run_high_throughput(void)
@@ -608,21 +615,23 @@ static void run_high_throughput(void)
           .weights = step.weights && step.tokens[i] ? r->weights : NULL,
           .scales = step.scales && step.tokens[i] ? r->scales : NULL, .row_bytes = step.row_bytes,
           .scale_bytes = step.scale_bytes, .tokens = step.tokens[i], .type = step.type, .signal = EP_FLAG_DATA,
-          .peers = peers_of(w));
+          .peers = peers_of(w), .own = step.own ? r->expert_rows : NULL, .own_rows = step.row_count);
     if (hostile && coded && one_in(2))
         garble_chunks();
     PHASE(receive, ep_receive_args, .rows = step.heap || step.peers ? NULL : r->expert_rows,
           .weights = step.weights ? r->gradients : NULL, .scales = step.scales ? r->scales_out : NULL,
           .topk = flat ? r->topk_out : NULL, .row_bytes = step.row_bytes, .scale_bytes = step.scale_bytes,
-          .row_count = step.row_count, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids);
+          .row_count = step.row_count, .type = step.type, .global_ids = step.global_ids, .wide_ids = step.wide_ids,
+          .own_given = step.own);
     make_results();
     PHASE(stage, ep_stage_args, .rows = step.heap || step.peers ? NULL : r->expert_rows,
           .weights = step.gradients ? r->gradients : NULL, .announce = announce_of(r, UINT64_MAX, bad_combine),
-          .row_bytes = step.row_bytes, .type = step.type);
+          .row_bytes = step.row_bytes, .type = step.type, .keep_own = step.own && flat);
     if (hostile && one_in(2))
         garble();
-    PHASE(reduce, ep_reduce_args, .rows = r->sums, .weights_out = step.gradients ? r->weights : NULL,
-          .row_bytes = step.row_bytes, .tokens = step.tokens[i], .type = step.type, .peers = peers_of(w));
+    PHASE(reduce, ep_reduce_args, .rows = r->sums, .own = step.own && flat ? r->expert_rows : NULL,
+          .weights_out = step.gradients ? r->weights : NULL, .row_bytes = step.row_bytes, .tokens = step.tokens[i],
+          .type = step.type, .peers = peers_of(w));
     PHASE(settle, ep_settle_args, );
 }
 
