@@ -38,8 +38,8 @@
  * announcement included, is there with the first of these, and the last is stored also where there are no rows. Receive
  * and reduce go through them in the same order and wait for each, the last included, in place of DATA and READY. A
  * coded list has a chunk for each part. The plugin runs such send and stage on a side stream; receive and reduce wait
- * on the call's before each part until send and stage are done with the next one, so nothing waits in vain even if all
- * launches of a rank come one after the other.
+ * on the call's before each part until send and stage are done with it: they wait for no rank whose own send of that
+ * part could be behind them, even if all launches of a rank come one after the other.
  *
  * Failures. Whoever finds one sets ep_state.failed to the status if it was 0 and then, only he, stores ep_report_pack
  * to *group.report, which the host reads: a single 8-byte store. With masked, a rank that times out is only stored to

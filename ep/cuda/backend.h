@@ -63,15 +63,17 @@ enum strait_status ep_cuda_read(void *context, void *host, const void *memory, u
 /* ERR_NO_MEMORY, ERR_DEVICE. */
 enum strait_status ep_cuda_side_open(struct ep_cuda *cuda);
 void ep_cuda_side_close(struct ep_cuda *cuda);
-/* Makes a view that of a phase on the side stream. */
+/* Makes a view that of a phase on the side stream, which has half of the multiprocessors. */
 void ep_cuda_side_view(struct ep_group_view *group);
 /* The side stream goes on where the stream is. */
 bool ep_cuda_side_fork(const struct ep_cuda *cuda, cudaStream_t stream);
 /* Records on the side stream that a part has been launched. Without parts nothing. */
 bool ep_cuda_record_part(const struct ep_cuda *cuda, uint32_t part);
-/* The stream waits for the part after this one, or the last one, before it begins with this. Without parts nothing. */
-bool ep_cuda_wait_part(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
-                       cudaStream_t stream);
+/* The stream waits until the side stream is done with the part. Without parts nothing. */
+bool ep_cuda_wait_part(const struct ep_cuda *cuda, uint32_t part, cudaStream_t stream);
+/* The multiprocessors of what the call's stream launches for a part: half of those of the view `whole`, or all, where
+ * nothing is left to the side stream. */
+void ep_cuda_share_budget(const struct ep_group_view *whole, uint32_t part, struct ep_group_view *group);
 
 /* ---- coder.c: the phases that move rows, as kernels with launches of the codec between them ---------------------- */
 

@@ -259,13 +259,15 @@ static bool send_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed,
 static bool take_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed, const struct tensor *rows, bool there,
                         cudaStream_t stream)
 {
-    const uint32_t parts = ep_arena_chunks(&listed->group.at);
+    const struct ep_group_view whole = listed->group;
+    const uint32_t parts = ep_arena_chunks(&whole.at);
     bool good = true;
 
     for (uint32_t part = 0; part < parts && good; part++) {
         listed->first = part;
         listed->end = part + 1;
-        good = ep_cuda_wait_part(cuda, &listed->group, part, stream) &&
+        ep_cuda_share_budget(&whole, part, &listed->group);
+        good = ep_cuda_wait_part(cuda, part, stream) &&
                ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream)) &&
                decode(cuda->coder, &listed->group, rows, there, part, stream);
     }

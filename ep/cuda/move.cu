@@ -247,7 +247,7 @@ __global__ void __launch_bounds__(THREADS, 1) send_kernel(const __grid_constant_
             if (args.scales != nullptr)
                 send_scales(args, rank, at);
         }
-        if (args.rows != nullptr)
+        if (args.rows != nullptr && !(group.coded && args.keep_own)) // chunks are made later
             send_rows(args, at);
     }
     if (!is_last_block(group, at.call))

@@ -3,12 +3,6 @@
 #include "ep/cuda/backend.h"
 #include "ep/cuda/phases.h"
 
-/* Half of the multiprocessors, as two phases run at once. */
-static void halve(struct ep_group_view *group)
-{
-    group->sm_budget = (group->sm_budget + 1) / 2;
-}
-
 #define LAUNCH(name, args, stream) ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
 /* All of a phase without parts. */
 #define WHOLE(name) (cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name, args, stream))
@@ -19,7 +13,6 @@ static void halve(struct ep_group_view *group)
     {                                                                                     \
         const uint32_t parts = args->group.at.parts;                                      \
         bool good = true;                                                                 \
-        halve(&args->group);                                                              \
         ep_cuda_side_view(&args->group);                                                  \
         if (cuda->coder != NULL && args->rows != NULL)                                    \
             return ep_cuda_coded_##name(cuda, args, cuda->side);                          \
@@ -38,13 +31,15 @@ ON_SIDE(stage)
 #define BY_PARTS(name, alone)                                                                                   \
     static bool name##_by_parts(const struct ep_cuda *cuda, struct ep_##name##_args *args, cudaStream_t stream) \
     {                                                                                                           \
-        const uint32_t parts = args->group.at.parts;                                                            \
+        const struct ep_group_view whole = args->group;                                                         \
+        const uint32_t parts = whole.at.parts;                                                                  \
         bool good = true;                                                                                       \
-        halve(&args->group);                                                                                    \
         if (cuda->coder != NULL)                                                                                \
             return ep_cuda_coded_##name(cuda, args, stream);                                                    \
-        for (args->part = (alone) ? parts - 1 : 0; args->part < parts && good; args->part++)                    \
-            good = ep_cuda_wait_part(cuda, &args->group, args->part, stream) && LAUNCH(name, args, stream);     \
+        for (args->part = (alone) ? parts - 1 : 0; args->part < parts && good; args->part++) {                  \
+            ep_cuda_share_budget(&whole, args->part, &args->group);                                             \
+            good = ep_cuda_wait_part(cuda, args->part, stream) && LAUNCH(name, args, stream);                   \
+        }                                                                                                       \
         return good;                                                                                            \
     }
 BY_PARTS(receive, args->rows == NULL)
@@ -115,15 +110,31 @@ bool ep_cuda_run_announce(const struct ep_cuda *cuda, const struct ep_announce_a
     return LAUNCH(announce, args, stream) && tell(cuda, &told, stream);
 }
 
+/* Coded: rows for the rank itself go to the outputs on the call's stream, while the side stream encodes the first. */
+static bool give_own(const struct ep_cuda *cuda, struct ep_send_args *side, cudaStream_t stream)
+{
+    struct ep_send_args own = *side;
+
+    if (cuda->coder == NULL || side->own == NULL || side->rows == NULL)
+        return true;
+    side->own = NULL;
+    side->keep_own = true;
+    own.weights = NULL;
+    own.scales = NULL;
+    own.group.sm_budget = (own.group.sm_budget + 1) / 2;
+    return LAUNCH(send, &own, stream);
+}
+
 bool ep_cuda_run_send(const struct ep_cuda *cuda, const struct ep_send_args *args, cudaStream_t stream)
 {
     struct ep_manifest_args told = sent_by(args);
-    struct ep_send_args own = *args;
+    struct ep_send_args side = *args;
 
     if (args->group.at.parts == 0 || args->signal != EP_FLAG_DATA)
         return WHOLE(send) && tell(cuda, &told, stream);
     ep_cuda_side_view(&told.group);
-    return ep_cuda_side_fork(cuda, stream) && send_on_side(cuda, &own) && tell_side(cuda, &told, cuda->side);
+    return ep_cuda_side_fork(cuda, stream) && give_own(cuda, &side, stream) && send_on_side(cuda, &side) &&
+           tell_side(cuda, &told, cuda->side);
 }
 
 bool ep_cuda_run_receive(const struct ep_cuda *cuda, const struct ep_receive_args *args, cudaStream_t stream)

@@ -31,12 +31,16 @@ bool ep_cuda_record_part(const struct ep_cuda *cuda, uint32_t part)
     return cuda->side == NULL || ep_cuda_good(cudaEventRecord(cuda->parts[part], cuda->side));
 }
 
-bool ep_cuda_wait_part(const struct ep_cuda *cuda, const struct ep_group_view *group, uint32_t part,
-                       cudaStream_t stream)
+bool ep_cuda_wait_part(const struct ep_cuda *cuda, uint32_t part, cudaStream_t stream)
 {
-    const uint32_t after = part + 1 < group->at.parts ? part + 1 : part;
+    return cuda->side == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[part], 0));
+}
 
-    return cuda->side == NULL || ep_cuda_good(cudaStreamWaitEvent(stream, cuda->parts[after], 0));
+void ep_cuda_share_budget(const struct ep_group_view *whole, uint32_t part, struct ep_group_view *group)
+{
+    const bool alone = part + 1 >= whole->at.parts; /* the side stream has ended */
+
+    group->sm_budget = alone ? whole->sm_budget : (whole->sm_budget + 1) / 2;
 }
 
 bool ep_cuda_side_fork(const struct ep_cuda *cuda, cudaStream_t stream)
@@ -50,6 +54,7 @@ void ep_cuda_side_view(struct ep_group_view *group)
     const uint64_t chunks = (uint64_t)group->rank_count * ep_arena_chunks(&group->at);
 
     group->coding.side = 1;
+    group->sm_budget = (group->sm_budget + 1) / 2; /* as two phases run at once */
     if (!group->coded)
         return;
     group->coding.rows += chunks * group->at.chunk_rows;
