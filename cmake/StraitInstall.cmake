@@ -19,6 +19,7 @@ install(FILES ${PROJECT_BINARY_DIR}/libnccl.so.2 DESTINATION ${CMAKE_INSTALL_LIB
 # So does the one in place of NCCL EP.
 install(TARGETS strait-nccl-ep LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/strait/nccl_ep NAMELINK_SKIP)
 if(STRAIT_TOOLS)
+    set_property(TARGET strait APPEND PROPERTY INSTALL_RPATH "$ORIGIN/${libraries_from_commands}") # for its plugins
     install(TARGETS strait RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
     install(FILES docs/strait.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
     if(TARGET completions)

@@ -8,6 +8,11 @@ trap 'rm -rf "$work"' EXIT
 prefix=$work/prefix
 cmake --install "$build" --prefix "$prefix" >/dev/null
 
+# Commands open plugins for GPUs by name: they have to look where these are.
+for command in "$prefix"/bin/*; do
+    readelf -d "$command" | grep -q 'RUNPATH.*\$ORIGIN/\.\./lib' || { echo "$command does not look into lib"; exit 1; }
+done
+
 cat >"$work/codec.c" <<'C'
 #include <stdio.h>
 #include <strait/codec.h>
