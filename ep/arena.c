@@ -26,7 +26,7 @@ static uint64_t chunk_bound(uint32_t rows, uint32_t row_bytes)
     return strait_encode_bound(&pages);
 }
 
-enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool coded, uint32_t parts,
+enum strait_status ep_arena_plan(const struct strait_ep_config *config, enum ep_rows rows, uint32_t parts,
                                  struct ep_arena *arena)
 {
     const bool low_latency = config->algorithm == STRAIT_EP_LOW_LATENCY;
@@ -44,7 +44,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
     arena->row_slots = arena->slots;
     if (low_latency && arena->row_slots < config->tokens_max * topk)
         arena->row_slots = config->tokens_max * topk;
-    if (coded) {
+    if (rows != EP_ROWS_RAW) {
         const uint32_t copies = !low_latency ? 1 : topk < local ? topk : local;
         arena->chunk_rows = (parts > 0 ? arena->part_tokens : config->tokens_max) * copies;
         arena->chunk_bytes = aligned(chunk_bound(arena->chunk_rows, config->row_bytes_max));
@@ -66,7 +66,7 @@ enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool cod
     arena->weights = place(arena, arena->row_buffers, arena->weights_stride);
     arena->scales = place(arena, arena->row_buffers, arena->scales_stride);
     /* Decoded rows, and those of the rank itself, stay in a GPU's own memory. */
-    const bool on_gpu = coded && config->memory == STRAIT_EP_CUDA;
+    const bool on_gpu = rows == EP_ROWS_CODED && config->memory == STRAIT_EP_CUDA;
     arena->rows = place(arena, on_gpu ? 0 : arena->row_buffers, arena->rows_stride);
     arena->chunks = place(arena, (uint64_t)arena->row_buffers * ranks * ep_arena_chunks(arena), arena->chunk_bytes);
     arena->heap = place(arena, 1, arena->heap_bytes);

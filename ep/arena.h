@@ -79,9 +79,12 @@ static inline EP_BOTH uint32_t ep_arena_chunks(const struct ep_arena *arena)
     return arena->parts > 0 ? arena->parts : 1;
 }
 
+/* What an arena has room for: rows as they are, chunks, or either, as each call chooses. */
+enum ep_rows { EP_ROWS_RAW, EP_ROWS_CODED, EP_ROWS_BOTH };
+
 /* Computes the layout for a configuration whose fields have been checked. parts: at most EP_PARTS_MAX, HT only; else 0.
- * ERR_INVALID: coded, and a chunk would have 4 GiB or more. */
-enum strait_status ep_arena_plan(const struct strait_ep_config *config, bool coded, uint32_t parts,
+ * ERR_INVALID: a chunk would have 4 GiB or more. */
+enum strait_status ep_arena_plan(const struct strait_ep_config *config, enum ep_rows rows, uint32_t parts,
                                  struct ep_arena *arena);
 
 #endif

@@ -13,7 +13,8 @@
 
 #define TIMEOUT_NS  10000000000u
 #define SM_BUDGET   16u
-#define PART_TOKENS 256u /* of a part at least */
+#define PART_TOKENS 256u          /* of a part at least */
+#define MIXED_BYTES (16ull << 20) /* of a call's rows at most, from which on coding them through host memory pays */
 #define ROW_BYTES   65536u
 #define ROWS_MAX    0x7FFFFFFFu /* places are int32 */
 #define TOKENS_MAX  (1u << 20)
@@ -444,8 +445,10 @@ static enum strait_status open_backend(struct strait_ep_group *group, struct tol
                                 .text_size = told.size};
 
     const uint32_t parts = parts_of(group, config->memory == STRAIT_EP_CUDA && (far || args.coded));
-    if (ep_arena_plan(config, args.coded, parts, &group->view.at) != STRAIT_OK)
-        return tell(told, STRAIT_ERR_INVALID, "coded: tokens_max * row_bytes_max is too large for a chunk");
+    const enum ep_rows rows = group->mixed ? EP_ROWS_BOTH : args.coded ? EP_ROWS_CODED : EP_ROWS_RAW;
+    if (ep_arena_plan(config, rows, parts, &group->view.at) != STRAIT_OK)
+        return tell(told, group->mixed ? STRAIT_ERR_UNSUPPORTED : STRAIT_ERR_INVALID,
+                    "coded: tokens_max * row_bytes_max is too large for a chunk");
     args.at = group->view.at;
     group->view.coding = (struct ep_coding){0};
     const enum strait_status status = group->ops->open(&args, &group->context);
@@ -473,18 +476,25 @@ static void close_backend(struct strait_ep_group *group)
 /* A way for rows to cross. */
 struct way {
     bool peer; /* access of GPUs to each other's memory, else host memory that all map */
-    bool coded;
+    bool coded, mixed;
 };
 
+enum { WAYS_MAX = 3 };
+
 /* The ways that a configuration allows, the one to prefer first. Between hosts rows cross host memory. */
-static uint32_t list_ways(const struct strait_ep_group *group, struct way ways[2])
+static uint32_t list_ways(const struct strait_ep_group *group, struct way ways[WAYS_MAX])
 {
-    const bool coded = group->config.coding == STRAIT_EP_CODED;
+    const struct strait_ep_config *config = &group->config;
+    const bool coded = config->coding == STRAIT_EP_CODED;
+    const bool on_host = config->memory == STRAIT_EP_CUDA && group->view.remote == 0;
+    const bool large = (uint64_t)config->tokens_max * config->row_bytes_max >= MIXED_BYTES;
     uint32_t count = 0;
 
-    if (group->config.memory == STRAIT_EP_CUDA && group->view.remote == 0)
-        ways[count++] = (struct way){true, coded};
-    ways[count++] = (struct way){false, coded};
+    if (on_host)
+        ways[count++] = (struct way){.peer = true, .coded = coded};
+    if (on_host && config->coding == STRAIT_EP_AUTO && config->algorithm == STRAIT_EP_HIGH_THROUGHPUT && large)
+        ways[count++] = (struct way){.coded = true, .mixed = true};
+    ways[count++] = (struct way){.coded = coded};
     return count;
 }
 
@@ -493,7 +503,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
 {
     enum strait_status status = STRAIT_ERR_UNSUPPORTED;
     const char *why = NULL;
-    struct way ways[2];
+    struct way ways[WAYS_MAX];
 
     group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : find_plugin(&why);
     const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);
@@ -501,6 +511,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
     for (uint32_t i = 0; i < count && status == STRAIT_ERR_UNSUPPORTED; i++) {
         group->peer = ways[i].peer;
         group->view.coded = ways[i].coded;
+        group->mixed = ways[i].mixed;
         if (told.size > 0 && found == STRAIT_OK)
             told.text[0] = 0;
         status = share_arenas(group, found == STRAIT_OK ? open_backend(group, told) : found, told);
@@ -621,7 +632,7 @@ struct ep_announce ep_group_place(const struct strait_ep_group *group, const voi
 {
     const uintptr_t base = (uintptr_t)group->view.arenas[group->config.rank], at = (uintptr_t)data;
 
-    if (group->view.coded || at < base || at - base < group->view.at.heap)
+    if (at < base || at - base < group->view.at.heap)
         return (struct ep_announce){0, 0};
     const uint64_t room = ep_heap_room(&group->heap, at - base - group->view.at.heap);
     return room > 0 ? (struct ep_announce){at - base, room / row_bytes} : (struct ep_announce){0, 0};

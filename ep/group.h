@@ -19,6 +19,7 @@ struct strait_ep_group {
     void *context; /* of ops; NULL: not open */
     /* Arenas: bases as ops mapped them (peer), or shared host memory and where phases see it. */
     bool peer;
+    bool mixed; /* the view's `coded` says that rows can be coded: each call chooses */
     void *bases[STRAIT_EP_RANKS_MAX];
     const char *medium;
     /* Where some ranks are on other hosts. */

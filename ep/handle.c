@@ -242,13 +242,24 @@ static bool peers_good(const struct strait_ep_handle *handle, void *const *peers
     return handle->view.layout == STRAIT_EP_FLAT;
 }
 
-/* Where a tensor of FLAT is announced to lie, if rows go straight there. */
-static struct ep_announce place_of(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor,
-                                   void *const *peers, uint32_t rows)
+/* The group as phases of a call see it. Where calls choose, they code what gains by it through host memory: BF16 of
+ * FLAT, by a quarter. Ranks choose alike, as tensors of a call are of one type. */
+static struct ep_group_view view_of_call(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor)
 {
-    if (handle->view.layout != STRAIT_EP_FLAT)
+    struct ep_group_view view = handle->group->view;
+
+    if (handle->group->mixed)
+        view.coded = tensor->type == STRAIT_ELEMENT_BF16 && handle->view.layout == STRAIT_EP_FLAT;
+    return view;
+}
+
+/* Where a tensor of FLAT is announced to lie, if rows go straight there. */
+static struct ep_announce place_of(const struct strait_ep_handle *handle, const struct ep_group_view *view,
+                                   const struct strait_ep_tensor *tensor, void *const *peers, uint32_t rows)
+{
+    if (handle->view.layout != STRAIT_EP_FLAT || view->coded)
         return (struct ep_announce){0, 0};
-    if (peers != NULL && !handle->group->view.coded && handle->group->view.remote == 0)
+    if (peers != NULL && view->remote == 0)
         return (struct ep_announce){EP_IN_PEERS, rows};
     return ep_group_place(handle->group, tensor->data, tensor->row_bytes);
 }
@@ -292,7 +303,7 @@ static struct ep_send_args send_of(const struct strait_ep_handle *handle, const 
     const bool some = handle->tokens > 0;
 
     return (struct ep_send_args){
-        .group = *group,
+        .group = view_of_call(handle, &in->tokens),
         .handle = handle->view,
         .rows = some ? in->tokens.data : NULL,
         .weights = some ? in->weights : NULL,
@@ -313,7 +324,7 @@ static struct ep_receive_args receive_of(const struct strait_ep_handle *handle,
                                          const struct strait_ep_dispatch_out *out, uint32_t flags)
 {
     return (struct ep_receive_args){
-        .group = handle->group->view,
+        .group = view_of_call(handle, &out->tokens),
         .handle = handle->view,
         .rows = out->tokens.data,
         .weights = out->weights,
@@ -354,7 +365,7 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
         return STRAIT_ERR_INVALID;
     struct strait_ep_group *group = handle->group;
     struct ep_send_args send = send_of(handle, in);
-    struct ep_announce_args announce = {.group = group->view, .handle = handle->view};
+    struct ep_announce_args announce = {.group = send.group, .handle = handle->view};
     enum strait_status status = ep_group_usable(group);
     if (status != STRAIT_OK)
         return status;
@@ -363,7 +374,7 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
     handle->receive = receive_of(handle, out, flags);
     handle->weighted = in->weights != NULL;
     if (!group->view.low_latency) {
-        announce.announce = place_of(handle, &out->tokens, out->peers, out->rows);
+        announce.announce = place_of(handle, &send.group, &out->tokens, out->peers, out->rows);
         copy_peers(handle, out->peers, &send.peers);
         if (announce.announce.offset != 0) {
             handle->receive.rows = NULL;
@@ -443,7 +454,7 @@ static struct ep_reduce_args reduce_of(const struct strait_ep_handle *handle, co
 {
     const bool low_latency = handle->group->view.low_latency;
     const float *kept = handle->weighted ? handle->view.weights : NULL;
-    struct ep_reduce_args args = {.group = handle->group->view,
+    struct ep_reduce_args args = {.group = view_of_call(handle, &out->tokens),
                                   .handle = handle->view,
                                   .rows = out->tokens.data,
                                   .row_bytes = out->tokens.row_bytes,
@@ -462,14 +473,14 @@ static enum strait_status stage(struct strait_ep_handle *handle, const struct st
                                 struct CUstream_st *stream)
 {
     struct strait_ep_group *group = handle->group;
-    struct ep_stage_args args = {.group = group->view,
+    struct ep_stage_args args = {.group = handle->reduce.group,
                                  .handle = handle->view,
                                  .rows = in->tokens.data,
                                  .weights = in->weights,
                                  .row_bytes = in->tokens.row_bytes,
                                  .type = in->tokens.type};
 
-    args.announce = place_of(handle, &in->tokens, in->peers, in->rows);
+    args.announce = place_of(handle, &args.group, &in->tokens, in->peers, in->rows);
     if (args.announce.offset != 0)
         args.rows = NULL;
     else if (handle->view.layout == STRAIT_EP_FLAT)

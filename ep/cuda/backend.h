@@ -24,6 +24,8 @@ struct ep_cuda {
     /* The side stream, and events of the fork and of the ends of parts. NULL: there are none. */
     cudaStream_t side;
     cudaEvent_t forked, parts[EP_PARTS_MAX];
+    uint32_t rank;
+    struct ep_cuda *next_side;
 };
 
 /* While a thread is on the device of a group: the device it was on, and its mode of capturing. A thread that captures
@@ -72,8 +74,10 @@ bool ep_cuda_record_part(const struct ep_cuda *cuda, uint32_t part);
 /* The stream waits until the side stream is done with the part. Without parts nothing. */
 bool ep_cuda_wait_part(const struct ep_cuda *cuda, uint32_t part, cudaStream_t stream);
 /* The multiprocessors of what the call's stream launches for a part: half of those of the view `whole`, or all, where
- * nothing is left to the side stream. */
-void ep_cuda_share_budget(const struct ep_group_view *whole, uint32_t part, struct ep_group_view *group);
+ * nothing is left to the side stream. Ranks that are threads with one GPU stay at half: with all of them the first call
+ * of a group was seen to wait in vain for a launch of another rank, in one start of three. */
+void ep_cuda_share_budget(const struct ep_cuda *cuda, const struct ep_group_view *whole, uint32_t part,
+                          struct ep_group_view *group);
 
 /* ---- coder.c: the phases that move rows, as kernels with launches of the codec between them ---------------------- */
 

@@ -266,7 +266,7 @@ static bool take_chunks(const struct ep_cuda *cuda, struct ep_list_args *listed,
     for (uint32_t part = 0; part < parts && good; part++) {
         listed->first = part;
         listed->end = part + 1;
-        ep_cuda_share_budget(&whole, part, &listed->group);
+        ep_cuda_share_budget(cuda, &whole, part, &listed->group);
         good = ep_cuda_wait_part(cuda, part, stream) &&
                ep_cuda_good(ep_cuda_list(listed, cuda->multiprocessors, stream)) &&
                decode(cuda->coder, &listed->group, rows, there, part, stream);

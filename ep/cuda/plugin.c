@@ -51,11 +51,11 @@ static void cuda_close(void *context)
     if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
         (void)ep_cuda_good(cudaDeviceSynchronize());
         ep_cuda_coder_close(cuda);
-        ep_cuda_side_close(cuda);
         ep_cuda_free(cuda, cuda->own);
         (void)ep_cuda_good(cudaStreamDestroy(cuda->stream));
         ep_cuda_leave(&entered);
     }
+    ep_cuda_side_close(cuda); /* also where the device is lost: others look at what has a side stream */
     free(cuda);
 }
 
@@ -63,6 +63,7 @@ static void cuda_close(void *context)
 static enum strait_status open_rows(struct ep_cuda *cuda, const struct ep_open_args *args)
 {
     cuda->far = args->far;
+    cuda->rank = args->config->rank;
     if (!args->far && !args->coded)
         return STRAIT_OK;
     cuda->own = args->coding->own = ep_cuda_alloc(cuda, args->at.row_buffers * args->at.rows_stride);

@@ -5,7 +5,7 @@
 
 #define LAUNCH(name, args, stream) ep_cuda_good(ep_cuda_##name(args, cuda->multiprocessors, stream))
 /* All of a phase without parts. */
-#define WHOLE(name) (cuda->coder != NULL ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name, args, stream))
+#define WHOLE(name) (args->group.coded ? ep_cuda_coded_##name(cuda, args, stream) : LAUNCH(name, args, stream))
 
 /* A phase on the side stream. Without rows the last part alone is launched, but all end. */
 #define ON_SIDE(name)                                                                     \
@@ -14,7 +14,7 @@
         const uint32_t parts = args->group.at.parts;                                      \
         bool good = true;                                                                 \
         ep_cuda_side_view(&args->group);                                                  \
-        if (cuda->coder != NULL && args->rows != NULL)                                    \
+        if (args->group.coded && args->rows != NULL)                                      \
             return ep_cuda_coded_##name(cuda, args, cuda->side);                          \
         for (args->part = 0; args->part < parts && good; args->part++) {                  \
             if (args->rows != NULL || args->part + 1 == parts)                            \
@@ -34,10 +34,10 @@ ON_SIDE(stage)
         const struct ep_group_view whole = args->group;                                                         \
         const uint32_t parts = whole.at.parts;                                                                  \
         bool good = true;                                                                                       \
-        if (cuda->coder != NULL)                                                                                \
+        if (whole.coded)                                                                                        \
             return ep_cuda_coded_##name(cuda, args, stream);                                                    \
         for (args->part = (alone) ? parts - 1 : 0; args->part < parts && good; args->part++) {                  \
-            ep_cuda_share_budget(&whole, args->part, &args->group);                                             \
+            ep_cuda_share_budget(cuda, &whole, args->part, &args->group);                                       \
             good = ep_cuda_wait_part(cuda, args->part, stream) && LAUNCH(name, args, stream);                   \
         }                                                                                                       \
         return good;                                                                                            \
@@ -115,7 +115,7 @@ static bool give_own(const struct ep_cuda *cuda, struct ep_send_args *side, cuda
 {
     struct ep_send_args own = *side;
 
-    if (cuda->coder == NULL || side->own == NULL || side->rows == NULL)
+    if (!side->group.coded || side->own == NULL || side->rows == NULL)
         return true;
     side->own = NULL;
     side->keep_own = true;

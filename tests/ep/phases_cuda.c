@@ -67,6 +67,7 @@ static struct {
     uint32_t topk, alignment, tokens[RANKS], row_bytes, scale_bytes, number_bytes, row_count;
     bool weights, scales, global_ids, wide_ids, gradients, heap, peers, wants;
     bool own;        /* rows of ranks for themselves stay out of the arenas */
+    bool raw;        /* of a coded group, as one whose calls choose has them */
     uint64_t absent; /* ranks that do nothing */
 } step;
 
@@ -265,7 +266,8 @@ static void draw_config(void)
     far |= hosts != 0;
     const bool parts = (hosts != 0 ? coded : far || coded) && config.algorithm == STRAIT_EP_HIGH_THROUGHPUT;
     const uint32_t most = hosts != 0 ? 1 : EP_PARTS_MAX;
-    require(ep_arena_plan(&config, coded, parts ? 1 + rng_below(&rng, most) : 0, &at) == STRAIT_OK);
+    require(ep_arena_plan(&config, coded ? EP_ROWS_CODED : EP_ROWS_RAW, parts ? 1 + rng_below(&rng, most) : 0, &at) ==
+            STRAIT_OK);
 }
 
 static void open_cuda(struct rank *rank)
@@ -410,6 +412,9 @@ static void draw_step(void)
         !hostile && !coded && hosts == 0 && !low_latency() && step.layout == STRAIT_EP_FLAT && !step.heap && one_in(2);
     step.wants = !one_in(4);
     step.own = !step.heap && !step.peers && one_in(2);
+    step.raw = coded && hosts == 0 && !low_latency() && one_in(3);
+    for (uint32_t r = 0; r < config.rank_count; r++)
+        worlds[1].ranks[r].group.coded = coded && !step.raw;
     for (uint32_t r = 0; r < config.rank_count; r++)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
     while ((uint64_t)rows_of_tensor() * step.row_bytes > 4u << 20)

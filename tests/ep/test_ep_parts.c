@@ -80,7 +80,7 @@ TEST(areas_of_an_arena_follow_each_other_and_have_room)
                                                 .heap_bytes = rng_below(&rng, 100000)};
         struct ep_arena at;
         const uint32_t parts = low_latency ? 0 : rng_below(&rng, EP_PARTS_MAX + 1), chunks = parts > 0 ? parts : 1;
-        require(ep_arena_plan(&config, coded, parts, &at) == STRAIT_OK);
+        require(ep_arena_plan(&config, coded ? EP_ROWS_CODED : EP_ROWS_RAW, parts, &at) == STRAIT_OK);
         require(!coded || low_latency || at.chunk_rows * chunks >= config.tokens_max);
         const uint64_t all = (uint64_t)ranks * config.tokens_max;
         require(low_latency ? at.slots == all && at.row_slots >= (uint64_t)config.tokens_max * config.topk_max
@@ -114,8 +114,8 @@ TEST(a_chunk_of_4_gib_is_refused)
                                             .topk_max = 1};
     struct ep_arena at;
 
-    require(ep_arena_plan(&config, true, 0, &at) == STRAIT_ERR_INVALID);
-    require(ep_arena_plan(&config, false, 0, &at) == STRAIT_OK && at.bytes > 8ull << 30);
+    require(ep_arena_plan(&config, EP_ROWS_CODED, 0, &at) == STRAIT_ERR_INVALID);
+    require(ep_arena_plan(&config, EP_ROWS_RAW, 0, &at) == STRAIT_OK && at.bytes > 8ull << 30);
 }
 END_TEST
 

@@ -27,7 +27,7 @@ static void setup(void)
                                   .manifests = manifests,
                                   .places = places,
                                   .place_count = PLACES};
-    require(ep_arena_plan(&config, false, 0, &view.at) == STRAIT_OK);
+    require(ep_arena_plan(&config, EP_ROWS_RAW, 0, &view.at) == STRAIT_OK);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         view.arenas[rank] = aligned_alloc(4096, view.at.bytes);
         require(view.arenas[rank] != NULL);

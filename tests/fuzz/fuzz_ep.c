@@ -59,7 +59,7 @@ static void begin_group(unsigned how, struct strait_ep_config *config)
                                    .masked = !(how & HIGH_THROUGHPUT) && (how & MASKED) != 0,
                                    .drop = (how & DROP) != 0,
                                    .coded = (how & CODED) != 0};
-    require(ep_arena_plan(config, group.coded, 0, &group.at) == STRAIT_OK);
+    require(ep_arena_plan(config, group.coded ? EP_ROWS_CODED : EP_ROWS_RAW, 0, &group.at) == STRAIT_OK);
     for (uint32_t rank = 0; rank < RANKS; rank++) {
         group.arenas[rank] = piece(group.at.bytes);
         memset(group.arenas[rank], 0, group.at.bytes);

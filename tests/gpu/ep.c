@@ -14,7 +14,8 @@
  *
  * With several GPUs ranks are processes, one on each of the first 2 and of the first 4, and for shapes threads as well;
  * with one GPU they are two threads, whose kernels fit on it side by side. Each scene runs with peer access and,
- * `host`, without (NCCL_P2P_DISABLE). STRAIT_TEST_SEED, STRAIT_TEST_GROUPS (40). Exit status 77: there is no GPU. */
+ * `host`, without (NCCL_P2P_DISABLE). STRAIT_TEST_SEED, STRAIT_TEST_GROUPS (40), STRAIT_TEST_SMS
+ * (16): multiprocessors of `times`. Exit status 77: there is no GPU. */
 #include <stdlib.h>
 #include <time.h>
 
@@ -41,13 +42,17 @@ static struct strait_ep_config draw_config(struct rng *rng, uint32_t ranks)
     config.row_bytes_max = 16 * (1 + rng_below(rng, is_large(rng) ? 1000 : 64));
     config.scale_bytes_max = 4 * rng_below(rng, 8);
     config.topk_max = 1 + rng_below(rng, 10);
+    config.coding = rng_below(rng, 3);
+    if (setting.alone && config.coding == STRAIT_EP_AUTO && rng_below(rng, 2)) { /* large enough for calls to choose */
+        config.algorithm = STRAIT_EP_HIGH_THROUGHPUT;
+        config.tokens_max = 1100, config.row_bytes_max = 16000, config.topk_max = 1;
+    }
     const uint64_t copies = config.algorithm == STRAIT_EP_LOW_LATENCY ? config.experts : ranks * config.topk_max;
     while (copies * config.tokens_max * config.row_bytes_max > 1u << 27)
         config.tokens_max = (config.tokens_max + 1) / 2;
     config.mask = config.algorithm == STRAIT_EP_LOW_LATENCY && rng_below(rng, 3) == 0;
     config.heap_bytes = rng_below(rng, 2) ? (uint64_t)ranks * config.tokens_max * config.row_bytes_max : 0;
     config.receive_max = rng_below(rng, 3) == 0 ? 1 + rng_below(rng, ranks * config.tokens_max) : 0;
-    config.coding = rng_below(rng, 3) == 0 ? STRAIT_EP_CODED : STRAIT_EP_RAW;
     return config;
 }
 
@@ -56,12 +61,14 @@ static struct step_shape draw_shape(struct rng *rng, const struct strait_ep_conf
 {
     static const enum strait_element types[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32};
     const bool ll = config->algorithm == STRAIT_EP_LOW_LATENCY;
+    const uint32_t vectors = setting.alone && config->row_bytes_max > 1024 ? 64 : config->row_bytes_max / 16;
+    const uint32_t most = setting.alone && config->tokens_max > 30 ? 30 : config->tokens_max;
     struct step_shape shape = {.type = types[rng_below(rng, 3)],
                                .layout = rng_below(rng, 2) ? STRAIT_EP_EXPERT_MAJOR
                                          : ll              ? STRAIT_EP_RANK_MAJOR
                                                            : STRAIT_EP_FLAT,
                                .topk = 1 + rng_below(rng, config->topk_max),
-                               .row_bytes = 16 * (1 + rng_below(rng, config->row_bytes_max / 16)),
+                               .row_bytes = 16 * (1 + rng_below(rng, vectors)),
                                .weights = rng_below(rng, 3) != 0,
                                .heap = rng_below(rng, 2),
                                .staged = ll && rng_below(rng, 3) == 0,
@@ -74,7 +81,7 @@ static struct step_shape draw_shape(struct rng *rng, const struct strait_ep_conf
         shape.alignment = 1 + rng_below(rng, 130);
     shape.gradients = !ll && shape.weights;
     for (uint32_t r = 0; r < ranks; r++) {
-        const uint32_t tokens = rng_below(rng, 5) == 0 ? 0 : rng_below(rng, config->tokens_max + 1);
+        const uint32_t tokens = rng_below(rng, 5) == 0 ? 0 : rng_below(rng, most + 1);
         shape.tokens = r == rank ? tokens : shape.tokens;
     }
     return shape;
@@ -344,6 +351,7 @@ int main(int argc, char **argv)
     setting.devices = count_devices();
     setting.seed = number_of("STRAIT_TEST_SEED", 1);
     setting.groups = (uint32_t)number_of("STRAIT_TEST_GROUPS", 40);
+    setting.multiprocessors = (uint32_t)number_of("STRAIT_TEST_SMS", 16);
     if (setting.devices == 0) {
         printf("skipped: there is no GPU\n");
         return 77;

@@ -10,7 +10,8 @@ struct ep_setting {
     int devices;
     bool threads, no_peers, alone;
     uint64_t seed;
-    uint32_t groups, hosts; /* hosts: 0, one */
+    uint32_t groups, hosts;   /* hosts: 0, one */
+    uint32_t multiprocessors; /* of times */
 };
 extern struct ep_setting setting;
 

@@ -156,7 +156,7 @@ static void run_times_of(struct member *member, const struct timed *timed, enum 
                                             .tokens_max = timed->tokens,
                                             .row_bytes_max = row_bytes,
                                             .topk_max = 8,
-                                            .sm_budget = setting.alone ? 0 : 16,
+                                            .sm_budget = setting.alone ? 0 : setting.multiprocessors,
                                             .coding = coding,
                                             .heap_bytes = heap ? (uint64_t)ranks * timed->tokens * row_bytes : 0};
     struct side sides[2];
