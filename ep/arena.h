@@ -9,7 +9,7 @@
  *                                         and last the token's own number at rank s
  *   weights    [row_buffers][slots][topk] f32
  *   scales     [row_buffers][slots][scale bytes]
- *   rows       [row_buffers][row_slots][row bytes]   not in coded groups of GPUs
+ *   rows       [row_buffers][row_slots][row bytes]   not with EP_ROWS_CODED on GPUs
  *   chunks     [row_buffers][R][parts][chunk_bytes]    coded rows, of or for rank s; parts of 0: one
  *   heap                                  of strait_ep_alloc
  *

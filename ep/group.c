@@ -508,7 +508,8 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
     group->ops = group->config.memory == STRAIT_EP_HOST ? &ep_host_ops : find_plugin(&why);
     const enum strait_status found = group->ops != NULL ? STRAIT_OK : tell(told, STRAIT_ERR_UNSUPPORTED, why);
     const uint32_t count = list_ways(group, ways);
-    for (uint32_t i = 0; i < count && status == STRAIT_ERR_UNSUPPORTED; i++) {
+    bool next = true; /* on all ranks alike; rows of both kinds may need more memory than there is */
+    for (uint32_t i = 0; i < count && next; i++) {
         group->peer = ways[i].peer;
         group->view.coded = ways[i].coded;
         group->mixed = ways[i].mixed;
@@ -517,6 +518,7 @@ static enum strait_status connect_ranks(struct strait_ep_group *group, struct to
         status = share_arenas(group, found == STRAIT_OK ? open_backend(group, told) : found, told);
         if (status != STRAIT_OK && group->ops != NULL)
             close_backend(group);
+        next = status == STRAIT_ERR_UNSUPPORTED || (ways[i].mixed && status == STRAIT_ERR_NO_MEMORY);
     }
     return status;
 }

@@ -243,13 +243,14 @@ static bool peers_good(const struct strait_ep_handle *handle, void *const *peers
 }
 
 /* The group as phases of a call see it. Where calls choose, they code what gains by it through host memory: BF16 of
- * FLAT, by a quarter. Ranks choose alike, as tensors of a call are of one type. */
-static struct ep_group_view view_of_call(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor)
+ * FLAT, by a quarter, unless tensors of peers are reached. Ranks choose alike, as tensors of a call are of one type. */
+static struct ep_group_view view_of_call(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor,
+                                         void *const *peers)
 {
     struct ep_group_view view = handle->group->view;
 
     if (handle->group->mixed)
-        view.coded = tensor->type == STRAIT_ELEMENT_BF16 && handle->view.layout == STRAIT_EP_FLAT;
+        view.coded = tensor->type == STRAIT_ELEMENT_BF16 && handle->view.layout == STRAIT_EP_FLAT && peers == NULL;
     return view;
 }
 
@@ -303,7 +304,6 @@ static struct ep_send_args send_of(const struct strait_ep_handle *handle, const 
     const bool some = handle->tokens > 0;
 
     return (struct ep_send_args){
-        .group = view_of_call(handle, &in->tokens),
         .handle = handle->view,
         .rows = some ? in->tokens.data : NULL,
         .weights = some ? in->weights : NULL,
@@ -324,7 +324,6 @@ static struct ep_receive_args receive_of(const struct strait_ep_handle *handle,
                                          const struct strait_ep_dispatch_out *out, uint32_t flags)
 {
     return (struct ep_receive_args){
-        .group = view_of_call(handle, &out->tokens),
         .handle = handle->view,
         .rows = out->tokens.data,
         .weights = out->weights,
@@ -364,17 +363,19 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
     if (handle == NULL || in == NULL || out == NULL || !dispatch_good(handle, in, out, flags))
         return STRAIT_ERR_INVALID;
     struct strait_ep_group *group = handle->group;
+    const struct ep_group_view view = view_of_call(handle, &in->tokens, out->peers);
     struct ep_send_args send = send_of(handle, in);
-    struct ep_announce_args announce = {.group = send.group, .handle = handle->view};
+    struct ep_announce_args announce = {.group = view, .handle = handle->view};
     enum strait_status status = ep_group_usable(group);
     if (status != STRAIT_OK)
         return status;
     if (!begin_call(handle))
         return STRAIT_ERR_INVALID;
     handle->receive = receive_of(handle, out, flags);
+    handle->receive.group = send.group = view;
     handle->weighted = in->weights != NULL;
     if (!group->view.low_latency) {
-        announce.announce = place_of(handle, &send.group, &out->tokens, out->peers, out->rows);
+        announce.announce = place_of(handle, &view, &out->tokens, out->peers, out->rows);
         copy_peers(handle, out->peers, &send.peers);
         if (announce.announce.offset != 0) {
             handle->receive.rows = NULL;
@@ -454,8 +455,7 @@ static struct ep_reduce_args reduce_of(const struct strait_ep_handle *handle, co
 {
     const bool low_latency = handle->group->view.low_latency;
     const float *kept = handle->weighted ? handle->view.weights : NULL;
-    struct ep_reduce_args args = {.group = view_of_call(handle, &out->tokens),
-                                  .handle = handle->view,
+    struct ep_reduce_args args = {.handle = handle->view,
                                   .rows = out->tokens.data,
                                   .row_bytes = out->tokens.row_bytes,
                                   .tokens = handle->tokens,
@@ -534,6 +534,7 @@ enum strait_status strait_ep_combine(struct strait_ep_handle *handle, const stru
     if (!begin_call(handle))
         return STRAIT_ERR_INVALID;
     handle->reduce = reduce_of(handle, out);
+    handle->reduce.group = view_of_call(handle, &in->tokens, in->peers);
     copy_peers(handle, in->peers, &handle->reduce.peers);
     status = group->view.low_latency ? combine_low_latency(handle, in, flags, stream)
                                      : combine_high_throughput(handle, in, stream);

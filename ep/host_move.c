@@ -99,11 +99,15 @@ static void give_own(const struct ep_send_args *args)
     const uint64_t list = (uint64_t)me * args->group.tokens_max;
 
     for (uint32_t j = 0; j < handle->send_count[me]; j++) {
-        const uint8_t *row = args->rows + (uint64_t)handle->send_token[list + j] * args->row_bytes;
+        const uint64_t token = handle->send_token[list + j];
+        const uint8_t *row = args->rows + token * args->row_bytes;
         if (handle->layout != STRAIT_EP_EXPERT_MAJOR)
             give_own_row(args, (int64_t)first_slot(args, me) + j, row);
-        for (uint32_t k = 0; k < topk && handle->layout == STRAIT_EP_EXPERT_MAJOR; k++)
-            give_own_row(args, handle->expert_row[(list + j) * topk + k], row);
+        for (uint32_t k = 0; k < topk && handle->layout == STRAIT_EP_EXPERT_MAJOR; k++) {
+            const int32_t number = handle->own_topk[token * topk + k];
+            if (number >= 0 && ep_rank_of(&args->group, number) == me)
+                give_own_row(args, handle->expert_row[(list + j) * topk + k], row);
+        }
     }
 }
 

@@ -329,7 +329,7 @@ struct ep_announce_args {
  *             that d has announced are left out: d finds that out itself. Coded: one chunk for d, of the list's
  *             rows in its order, to chunk `rank` of d's arena; for the rank itself not a chunk, but rows in its
  *             rows area. With `own` those for the rank itself go to that tensor instead: at the slot, HT
- *             EXPERT_MAJOR at each expert_row of the record; with keep_own nowhere
+ *             EXPERT_MAJOR at expert_row of each k whose expert own_topk[t][k] is here; with keep_own nowhere
  *
  * Then signals `signal`. keep_weights: copies weights to handle.weights. */
 struct ep_send_args {
@@ -428,7 +428,7 @@ struct ep_send_back_args {
  *   LL RANK_MAJOR   row d * B + j of the own rows area (coded: row j of chunk d)
  *   LL EXPERT_MAJOR for each k ascending whose expert is on d: weights[t][k] times row t * K + k (coded: of chunk d)
  *   with `own`, of the rank itself: row send_base[rank] + j of that tensor; LL row rank * B + j; LL EXPERT_MAJOR the
- * row expert_row[k] of record (rank, j), -1: none The sum begins with the first term itself, each further one is added
+ * row expert_row[k] of record (rank, j), -1: none. The sum begins with the first term itself, each further one is added
  * in FP32; products and sums are rounded each by itself (no FMA), subnormals are kept. It is rounded to the type, to
  * nearest even. NaN becomes 0x7FFF, FP32 0x7FFFFFFF. No term: zeroes. weights_out: [t][k] is the value at [send_base[d]
  * + j][k] of the weights area of the rank d of expert own_topk[t][k], 0 where there is none. HT then signals DONE. */

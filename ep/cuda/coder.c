@@ -299,6 +299,7 @@ bool ep_cuda_coded_receive(const struct ep_cuda *cuda, const struct ep_receive_a
     }
     struct ep_list_args listed = {
         .group = coded.group, .handle = args->handle, .kind = EP_LIST_RECEIVE, .row_count = args->row_count};
+    ep_cuda_share_budget(cuda, &args->group, ep_arena_chunks(&args->group.at) - 1, &coded.group);
     return take_chunks(cuda, &listed, &rows, false, stream) &&
            ep_cuda_good(ep_cuda_receive(&coded, cuda->multiprocessors, stream));
 }
@@ -344,6 +345,7 @@ bool ep_cuda_coded_reduce(const struct ep_cuda *cuda, const struct ep_reduce_arg
                                 args->row_bytes, args->type};
     struct ep_list_args listed = {
         .group = coded.group, .handle = args->handle, .kind = EP_LIST_REDUCE, .by_expert = by_expert};
+    ep_cuda_share_budget(cuda, &args->group, ep_arena_chunks(&args->group.at) - 1, &coded.group);
     return take_chunks(cuda, &listed, &rows, true, stream) &&
            ep_cuda_good(ep_cuda_reduce(&coded, cuda->multiprocessors, stream));
 }

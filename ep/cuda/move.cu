@@ -152,13 +152,17 @@ DEVICE uint32_t add_places(const ep_send_args &args, uint32_t from, int32_t inde
 }
 
 // The same of the rows of the rank's own experts, if the token has any; index: in the list of the rank itself.
-DEVICE uint32_t add_own_places(const ep_send_args &args, int32_t index, uint32_t count, send_shared &at)
+// Numbers of experts are the handle's own, so that with other ranks' there are at most topk places, whatever a peer may
+// have made of the record.
+DEVICE uint32_t add_own_places(const ep_send_args &args, uint32_t token, int32_t index, uint32_t count, send_shared &at)
 {
     if (index < 0)
         return count;
     const uint32_t topk = args.handle.topk, lane = lane_of_thread();
     const uint64_t record = static_cast<uint64_t>(args.group.rank) * args.group.tokens_max + index;
-    const int32_t row = lane < topk ? args.handle.expert_row[record * topk + lane] : -1;
+    const int32_t number = lane < topk ? args.handle.own_topk[static_cast<uint64_t>(token) * topk + lane] : -1;
+    const bool is_own = number >= 0 && ep_rank_of(&args.group, number) == args.group.rank;
+    const int32_t row = is_own ? args.handle.expert_row[record * topk + lane] : -1;
     const bool goes = row >= 0 && static_cast<uint32_t>(row) < args.own_rows;
     const uint32_t ballot = __ballot_sync(ALL_LANES, goes);
     if (goes)
@@ -193,7 +197,7 @@ DEVICE void send_rows(const ep_send_args &args, send_shared &at)
         if (ranks > LANES)
             count = add_places(args, LANES, high, count, at);
         if (by_expert)
-            count = add_own_places(args, __shfl_sync(ALL_LANES, me < LANES ? low : high, me % LANES), count, at);
+            count = add_own_places(args, token, __shfl_sync(ALL_LANES, me < LANES ? low : high, me % LANES), count, at);
         low = load_index(args, (task + warps) / cut.parts, 0);
         if (ranks > LANES)
             high = load_index(args, (task + warps) / cut.parts, LANES);

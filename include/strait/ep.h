@@ -34,8 +34,8 @@
  *
  * Order of calls: all ranks make the same calls on a group in the same order, and on one stream, or on streams that the
  * caller orders. All but group and handle creation, and the calls that say so, only enqueue work on GPUs and can be
- * captured in graphs; in host memory a call returns when it is done. Shapes are the same on all ranks but for the
- * number of tokens.
+ * captured in graphs; in host memory a call returns when it is done. Shapes and types are the same on all ranks but for
+ * the number of tokens.
  *
  * Memory: tensors belong to the caller and must stay until the work is done. On GPUs they are device memory of the
  * group's device.
@@ -277,7 +277,7 @@ struct strait_ep_info {
     size_t size;        /* sizeof(struct strait_ep_info) */
     const char *medium; /* what rows cross: "shared memory", "peer access", "host memory"; between hosts "shared memory
                          * and TCP", "host memory and TCP" */
-    bool coded;         /* whether they are compressed */
+    bool coded;         /* whether they are compressed; AUTO: whether calls may be */
     uint64_t arena_bytes; /* of this rank's memory that peers reach, the heap included */
     uint64_t sent_bytes;  /* of rows to other ranks so far, as they cross; host memory groups, else 0 */
     uint64_t raw_bytes;   /* of the same rows before */
