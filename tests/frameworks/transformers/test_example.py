@@ -42,9 +42,12 @@ def test_a_link_is_waited_for_less_by_what_is_coded():
     assert ran.returncode == 0, ran.stderr[-3000:]
     found = json.loads(ran.stdout)
     then = {(row["coding"], row["by_layer"]): row["then"] for row in found["rows"]}
+    prefill = {(row["coding"], row["by_layer"]): row["prefill"] for row in found["rows"]}
     assert found["wrong"] == {"cache": 0, "tokens": 0}
     assert then["raw", False] > 1.3 * then["tiered", False]
-    assert then["raw", False] > 2 * then["raw", True]
+    # Layer by layer, what the link carries during the prefill is not waited for: all of it but for the last layers.
+    hidden = min(prefill["raw", True], then["raw", False])
+    assert then["raw", False] - then["raw", True] > 0.6 * hidden
 
 
 def test_what_cannot_be_is_refused():
