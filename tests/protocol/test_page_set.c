@@ -168,10 +168,11 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
+/* Spans moved one by one for each list would take seconds; 8 ms became 23 beside other work. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__) /* perhaps emulated */
-#define SECONDS_MAX 0.4
+#define SECONDS_MAX 1.0
 #else
-#define SECONDS_MAX 0.02
+#define SECONDS_MAX 0.2
 #endif
 
 TEST_LOOP(many_lists_take_little_time_in_any_order, ORDERS)
