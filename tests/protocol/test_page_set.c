@@ -1,5 +1,6 @@
 /* Page lists of one transfer: what is found again, what is refused, and that a refusal changes nothing. */
 #include <check.h>
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
@@ -168,22 +169,31 @@ static double cpu_seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* Spans moved one by one for each list would take seconds; 8 ms became 23 beside other work. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || !defined(__x86_64__) /* perhaps emulated */
-#define SECONDS_MAX 1.0
+#define SECONDS_MAX 0.4
 #else
-#define SECONDS_MAX 0.2
+#define SECONDS_MAX 0.02
 #endif
+
+/* Processor time that all lists take, from an empty set on. */
+static double add_all(const uint32_t indexes[LISTS])
+{
+    teardown();
+    setup();
+    const double begin = cpu_seconds();
+    for (uint32_t i = 0; i < LISTS; i++)
+        if (add(0, 2 * indexes[i], 1, i) != STRAIT_OK)
+            ck_abort_msg("list %u", i);
+    return cpu_seconds() - begin;
+}
 
 TEST_LOOP(many_lists_take_little_time_in_any_order, ORDERS)
 {
     static uint32_t indexes[LISTS];
     make_order(indexes, (enum order)_i);
-    double begin = cpu_seconds();
-    for (uint32_t i = 0; i < LISTS; i++)
-        if (add(0, 2 * indexes[i], 1, i) != STRAIT_OK)
-            ck_abort_msg("list %u", i);
-    double took = cpu_seconds() - begin;
+    double took = add_all(indexes);
+    for (int again = 0; again < 5 && took >= SECONDS_MAX; again++) /* caches that others fill, pages that are new */
+        took = fmin(took, add_all(indexes));
     ck_assert_double_lt(took, SECONDS_MAX);
     ck_assert_uint_eq(set.groups[0].span_count, LISTS);
     check_order(0);
