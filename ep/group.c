@@ -486,13 +486,13 @@ static uint32_t list_ways(const struct strait_ep_group *group, struct way ways[W
 {
     const struct strait_ep_config *config = &group->config;
     const bool coded = config->coding == STRAIT_EP_CODED;
-    const bool on_host = config->memory == STRAIT_EP_CUDA && group->view.remote == 0;
+    const bool one_host = config->memory == STRAIT_EP_CUDA && group->view.remote == 0;
     const bool large = (uint64_t)config->tokens_max * config->row_bytes_max >= MIXED_BYTES;
     uint32_t count = 0;
 
-    if (on_host)
+    if (one_host)
         ways[count++] = (struct way){.peer = true, .coded = coded};
-    if (on_host && config->coding == STRAIT_EP_AUTO && config->algorithm == STRAIT_EP_HIGH_THROUGHPUT && large)
+    if (one_host && config->coding == STRAIT_EP_AUTO && config->algorithm == STRAIT_EP_HIGH_THROUGHPUT && large)
         ways[count++] = (struct way){.coded = true, .mixed = true};
     ways[count++] = (struct way){.coded = coded};
     return count;

@@ -468,7 +468,7 @@ static struct ep_reduce_args reduce_of(const struct strait_ep_handle *handle, co
     return args;
 }
 
-/* HT combine up to where all ranks can read. */
+/* HT combine up to where all ranks can read. Of FLAT, reduce then has the rank's own rows from the caller's tensor. */
 static enum strait_status stage(struct strait_ep_handle *handle, const struct strait_ep_combine_in *in,
                                 struct CUstream_st *stream)
 {

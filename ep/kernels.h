@@ -349,7 +349,7 @@ struct ep_send_args {
     bool begin;        /* HT update, LL dispatch */
     bool lists;        /* HT update, LL dispatch */
     bool keep_weights; /* LL EXPERT_MAJOR with weights */
-    bool keep_own;     /* LL EXPERT_MAJOR: receive has these rows from the input */
+    bool keep_own;     /* LL EXPERT_MAJOR: receive has these rows from the input. GPUs: another launch gives them */
 };
 
 /* HT update: waits for ROUTE. From the counts C[s][d], the own row being send_count; one above B fails with
@@ -427,11 +427,14 @@ struct ep_send_back_args {
  *   HT              row send_base[d] + j of what d has announced; coded: row j of chunk `rank` in the arena of d
  *   LL RANK_MAJOR   row d * B + j of the own rows area (coded: row j of chunk d)
  *   LL EXPERT_MAJOR for each k ascending whose expert is on d: weights[t][k] times row t * K + k (coded: of chunk d)
- *   with `own`, of the rank itself: row send_base[rank] + j of that tensor; LL row rank * B + j; LL EXPERT_MAJOR the
- * row expert_row[k] of record (rank, j), -1: none. The sum begins with the first term itself, each further one is added
- * in FP32; products and sums are rounded each by itself (no FMA), subnormals are kept. It is rounded to the type, to
- * nearest even. NaN becomes 0x7FFF, FP32 0x7FFFFFFF. No term: zeroes. weights_out: [t][k] is the value at [send_base[d]
- * + j][k] of the weights area of the rank d of expert own_topk[t][k], 0 where there is none. HT then signals DONE. */
+ * and with `own`, of the rank itself, in that tensor
+ *   HT              row send_base[rank] + j
+ *   LL RANK_MAJOR   row rank * B + j
+ *   LL EXPERT_MAJOR row expert_row[k] of record (rank, j), times the weight as above; -1: none
+ * The sum begins with the first term itself, each further one is added in FP32; products and sums are rounded each by
+ * itself (no FMA), subnormals are kept. It is rounded to the type, to nearest even. NaN becomes 0x7FFF, FP32
+ * 0x7FFFFFFF. No term: zeroes. weights_out: [t][k] is the value at [send_base[d] + j][k] of the weights area of the
+ * rank d of expert own_topk[t][k], 0 where there is none. HT then signals DONE. */
 struct ep_reduce_args {
     struct ep_group_view group;
     struct ep_handle_view handle;

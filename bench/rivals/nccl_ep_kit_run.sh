@@ -1,8 +1,9 @@
 #!/bin/sh
-# run.sh [PART ...]: what a kit of bench/rivals/nccl_ep_kit.sh runs. Parts, all without arguments: one (one rank), mps (RANKS ranks,
-# two unless that is set, on all GPUs, with CUDA MPS, without which kernels of a GPU's ranks take turns of milliseconds),
-# slices (the same without it), gpus (a rank on each GPU), threads (ranks are threads of one process). In each: low
-# latency with 128 tokens and high throughput with 4096, ours and theirs in turn. Every run has a log and a minute; what fails runs once more as calls
+# run.sh [PART ...]: what a kit of bench/rivals/nccl_ep_kit.sh runs. Parts, all without arguments: one (one rank), mps
+# (RANKS ranks, two unless that is set, on all GPUs, with CUDA MPS, without which kernels of a GPU's ranks take turns of
+# milliseconds), slices (the same without it), gpus (a rank on each GPU; low latency also with as many multiprocessors as
+# a library takes by itself), threads (ranks are threads of one process). In each: low latency with 128 tokens and high
+# throughput with 4096, ours and theirs in turn. Every run has a log and a minute; what fails runs once more as calls
 # instead of a graph, with all that NCCL says; runs that would begin after LIMIT seconds (540) are left out. WORK is a
 # folder for what is unpacked and compiled, LOGS one for logs.
 cd "$(dirname "$0")" || exit 1

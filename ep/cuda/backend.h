@@ -24,8 +24,8 @@ struct ep_cuda {
     /* The side stream, and events of the fork and of the ends of parts. NULL: there are none. */
     cudaStream_t side;
     cudaEvent_t forked, parts[EP_PARTS_MAX];
-    uint32_t rank;
-    struct ep_cuda *next_side;
+    uint32_t rank;             /* of the group */
+    struct ep_cuda *next_side; /* of the groups of this process that have one */
 };
 
 /* While a thread is on the device of a group: the device it was on, and its mode of capturing. A thread that captures
@@ -73,6 +73,12 @@ bool ep_cuda_side_fork(const struct ep_cuda *cuda, cudaStream_t stream);
 bool ep_cuda_record_part(const struct ep_cuda *cuda, uint32_t part);
 /* The stream waits until the side stream is done with the part. Without parts nothing. */
 bool ep_cuda_wait_part(const struct ep_cuda *cuda, uint32_t part, cudaStream_t stream);
+/* Half of a view's multiprocessors, as what runs on the side stream and what runs beside it have. */
+static inline uint32_t ep_cuda_half_budget(const struct ep_group_view *group)
+{
+    return (group->sm_budget + 1) / 2;
+}
+
 /* The multiprocessors of what the call's stream launches for a part: half of those of the view `whole`, or all, where
  * nothing is left to the side stream. Ranks that are threads with one GPU stay at half: with all of them the first call
  * of a group was seen to wait in vain for a launch of another rank, in one start of three. */

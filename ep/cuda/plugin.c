@@ -48,7 +48,7 @@ static void cuda_close(void *context)
     struct ep_cuda *cuda = context;
     struct ep_cuda_entered entered;
 
-    if (cuda->stream != NULL && ep_cuda_enter(cuda, &entered)) {
+    if (ep_cuda_enter(cuda, &entered)) {
         (void)ep_cuda_good(cudaDeviceSynchronize());
         ep_cuda_coder_close(cuda);
         ep_cuda_free(cuda, cuda->own);

@@ -121,7 +121,7 @@ static bool give_own(const struct ep_cuda *cuda, struct ep_send_args *side, cuda
     side->keep_own = true;
     own.weights = NULL;
     own.scales = NULL;
-    own.group.sm_budget = (own.group.sm_budget + 1) / 2;
+    own.group.sm_budget = ep_cuda_half_budget(&own.group);
     return LAUNCH(send, &own, stream);
 }
 

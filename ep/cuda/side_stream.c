@@ -82,7 +82,7 @@ void ep_cuda_share_budget(const struct ep_cuda *cuda, const struct ep_group_view
     const bool ended = part + 1 >= whole->at.parts; /* what the side stream has to do */
     const bool alone = whole->at.parts == 0 || (ended && !is_shared(cuda));
 
-    group->sm_budget = alone ? whole->sm_budget : (whole->sm_budget + 1) / 2;
+    group->sm_budget = alone ? whole->sm_budget : ep_cuda_half_budget(whole);
 }
 
 bool ep_cuda_side_fork(const struct ep_cuda *cuda, cudaStream_t stream)
@@ -96,7 +96,7 @@ void ep_cuda_side_view(struct ep_group_view *group)
     const uint64_t chunks = (uint64_t)group->rank_count * ep_arena_chunks(&group->at);
 
     group->coding.side = 1;
-    group->sm_budget = (group->sm_budget + 1) / 2; /* as two phases run at once */
+    group->sm_budget = ep_cuda_half_budget(group);
     if (!group->coded)
         return;
     group->coding.rows += chunks * group->at.chunk_rows;

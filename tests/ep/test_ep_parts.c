@@ -80,7 +80,8 @@ TEST(areas_of_an_arena_follow_each_other_and_have_room)
                                                 .heap_bytes = rng_below(&rng, 100000)};
         struct ep_arena at;
         const uint32_t parts = low_latency ? 0 : rng_below(&rng, EP_PARTS_MAX + 1), chunks = parts > 0 ? parts : 1;
-        require(ep_arena_plan(&config, coded ? EP_ROWS_CODED : EP_ROWS_RAW, parts, &at) == STRAIT_OK);
+        const enum ep_rows rows = !coded ? EP_ROWS_RAW : rng_below(&rng, 2) ? EP_ROWS_CODED : EP_ROWS_BOTH;
+        require(ep_arena_plan(&config, rows, parts, &at) == STRAIT_OK);
         require(!coded || low_latency || at.chunk_rows * chunks >= config.tokens_max);
         const uint64_t all = (uint64_t)ranks * config.tokens_max;
         require(low_latency ? at.slots == all && at.row_slots >= (uint64_t)config.tokens_max * config.topk_max

@@ -3,6 +3,7 @@
  *
  *   gpu_ep [SCENE ...]
  *     shapes   random groups and steps, all layouts, LL and HT
+ *     choice   which groups of AUTO have rows of both kinds
  *     quantize BF16 to E4M3: every value, and random rows; how long it takes for 128 tokens
  *     graphs   1000 replays of an update, dispatch and combine, with new routing each
  *     kill     a rank ends in the middle: the others are told within the time limit, with `mask` they go on
@@ -17,6 +18,7 @@
  * `host`, without (NCCL_P2P_DISABLE). STRAIT_TEST_SEED, STRAIT_TEST_GROUPS (40), STRAIT_TEST_SMS
  * (16): multiprocessors of `times`. Exit status 77: there is no GPU. */
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #include "tests/gpu/ep_sides.h"
@@ -187,6 +189,45 @@ static void run_graphs(struct member *member)
         printf("graphs: %u ranks, 4 graphs raw and 4 coded, %d replays each, equal\n", member->world->ranks, REPLAYS);
 }
 
+/* ---- Groups whose calls choose ----------------------------------------------------------------------------------- */
+
+/* Whether a group of AUTO is one, with rows of 16 KiB. */
+static bool chooses(struct member *member, enum strait_ep_algorithm algorithm, uint32_t tokens)
+{
+    const struct strait_ep_config config = {.algorithm = algorithm,
+                                            .experts = member->world->ranks,
+                                            .tokens_max = tokens,
+                                            .row_bytes_max = 16384,
+                                            .topk_max = 1};
+    struct strait_ep_info info = {.size = sizeof(info)};
+    struct side sides[2];
+
+    make_groups(member, config, false, sides);
+    strait_ep_info(sides[1].group, &info);
+    drop_groups(member, sides);
+    return info.coded;
+}
+
+/* From 16 MiB on, HT, through memory of the host; without room for rows of both kinds the group is made for raw ones.
+ */
+static void run_choice(struct member *member)
+{
+    const bool far = setting.no_peers && setting.hosts == 0;
+
+    require(!chooses(member, STRAIT_EP_HIGH_THROUGHPUT, 1023));
+    require(chooses(member, STRAIT_EP_HIGH_THROUGHPUT, 1024) == far);
+    require(!chooses(member, STRAIT_EP_LOW_LATENCY, 1024));
+    if (!setting.alone || !far || SANITIZED)
+        return;
+    unsigned long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    require(file != NULL && fscanf(file, "%lu", &pages) == 1 && fclose(file) == 0);
+    require(chooses(member, STRAIT_EP_HIGH_THROUGHPUT, 16384)); /* of 256 MiB: more than five of them */
+    const struct rlimit limit = {.rlim_cur = pages * 4096 + (800ul << 20), .rlim_max = RLIM_INFINITY};
+    require(setrlimit(RLIMIT_AS, &limit) == 0);
+    require(!chooses(member, STRAIT_EP_HIGH_THROUGHPUT, 16384));
+}
+
 /* ---- A rank that ends -------------------------------------------------------------------------------------------- */
 
 static double seconds_until_failed(struct strait_ep_group *group, enum strait_status *status, uint32_t *rank)
@@ -297,6 +338,7 @@ struct scene {
 };
 
 static const struct scene scenes[] = {{"shapes", run_shapes, true},
+                                      {"choice", run_choice, false},
                                       {"quantize", run_quantize, false},
                                       {"graphs", run_graphs, false},
                                       {"kill", run_kill_low_latency, false},
@@ -361,6 +403,8 @@ int main(int argc, char **argv)
         play(&scenes[0], 1, true, false);
         play(&scenes[0], 1, true, true);
         play(&scenes[1], 1, true, false);
+        play(&scenes[1], 1, true, true);
+        play(&scenes[2], 1, true, false);
         play(&scenes[COUNT(scenes) - 1], 1, true, false);
         return 0;
     }

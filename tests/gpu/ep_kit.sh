@@ -4,7 +4,7 @@
 # library and the driver (protobuf-c), and run.sh. Build targets gpu_ep and gpu_ep_phases for the machine's compute
 # capability (CMAKE_CUDA_ARCHITECTURES). The machine's C library must be no older than that of the build.
 #
-# There: DIR/run.sh [phases] [shapes] [quantize] [graphs] [kill] [times] [sanitizer], without arguments all but the last.
+# There: DIR/run.sh [phases] [shapes] [choice] [quantize] [graphs] [kill] [times] [sanitizer], without arguments all but the last.
 # Exit status 77: there is no GPU.
 set -eu
 build=${1:?usage: ep_kit.sh BUILD DIR} kit=${2:?usage: ep_kit.sh BUILD DIR}
@@ -24,7 +24,7 @@ cat >"$kit/run.sh" <<'END'
 # run.sh [PART ...]: made by tests/gpu/ep_kit.sh, which says what parts there are.
 cd "$(dirname "$0")" || exit 1
 export LD_LIBRARY_PATH="$PWD/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
-[ $# -gt 0 ] || set -- phases shapes quantize graphs kill times
+[ $# -gt 0 ] || set -- phases shapes choice quantize graphs kill times
 worst=0
 for part in "$@"; do
     echo "=== $part"
