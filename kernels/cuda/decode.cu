@@ -562,13 +562,15 @@ template <uint32_t TEAMS> DEVICE void reload_team(worker_state &state)
     state.lane = thread % 32, state.warp = thread / 32;
 }
 
-// Decodes blocks of typed modes: full ones in tiers by the base as long as they follow each other, otherwise one block.
-// The decoders are called, and values live across the call would be kept in memory for blocks of all modes; so the warp
-// drops its state and derives it again.
+// Decodes blocks of typed modes: those of whole parts in tiers by the base, as long as they follow each other, or one
+// block. The decoders are called, and values live across the call would be kept in memory for blocks of all modes; so
+// the warp drops its state and derives it again.
 template <uint32_t TEAMS> DEVICE void decode_typed_blocks(const region &of_block, worker_state &state)
 {
-    if (is_plain_base(state.team, state.iteration)) {
-        const uint2 iterations = decode_bases<TEAMS>(state.iteration, state.tiered_iteration);
+    const bool full = is_plain_base<true>(state.team, state.iteration);
+    if (full || is_plain_base<false>(state.team, state.iteration)) {
+        const uint2 iterations = full ? decode_bases<TEAMS, true>(state.iteration, state.tiered_iteration)
+                                      : decode_bases<TEAMS, false>(state.iteration, state.tiered_iteration);
         state.iteration = iterations.x, state.tiered_iteration = iterations.y;
         reload_team<TEAMS>(state);
         return;

@@ -250,6 +250,20 @@ DEVICE void submit_block(const LAUNCH &launch, const TEAM &team, uint32_t parity
         make_const(team, bytes);
 }
 
+// All workers: copies a stream to any place. Returns the end of the copy.
+DEVICE uint8_t *copy_stream(uint8_t *dst, const uint8_t *stream, uint32_t bytes, uint32_t thread)
+{
+    const uintptr_t both = reinterpret_cast<uintptr_t>(dst) | reinterpret_cast<uintptr_t>(stream);
+    const uint32_t vectors = both % 16 == 0 ? bytes / 16 : 0;
+#pragma unroll 1
+    for (uint32_t i = thread; i < vectors; i += WORKERS)
+        reinterpret_cast<uint4 *>(dst)[i] = reinterpret_cast<const uint4 *>(stream)[i];
+#pragma unroll 1
+    for (uint32_t i = 16 * vectors + thread; i < bytes; i += WORKERS)
+        dst[i] = stream[i];
+    return dst + bytes;
+}
+
 // All workers: packs streams that do not end at multiples of 16 bytes, and the tail byte, in the stage, which nobody
 // reads any more.
 template <class TEAM>

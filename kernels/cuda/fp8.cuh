@@ -1,5 +1,5 @@
 // FP8 blocks (mode 10), FORMAT.md section 3.3: values as exponents and rests, tiers of two bits, rankings. A lane of
-// workers has 64 consecutive values, one group of the sample.
+// workers has 64 consecutive values, one group of the sample; of even blocks of half the size or less, half a group.
 #ifndef STRAIT_KERNELS_CUDA_FP8_CUH
 #define STRAIT_KERNELS_CUDA_FP8_CUH
 
@@ -10,7 +10,11 @@ namespace strait
 {
 
 constexpr uint32_t FP8_RANKS = 9;                  // also the bytes at the end of a block
-constexpr uint32_t FP8_EACH = 64, FP8_LAST = 0x3f; // values of a lane; code of an exponent without a rank
+constexpr uint32_t FP8_EACH = 64, FP8_LAST = 0x3f; // values of a group; code of an exponent without a rank
+constexpr uint32_t FP8_SHORT = BLOCK_SIZE / 2;     // bytes of a block that lanes share by half groups, at most
+// A block is even when its values are a multiple of this many: lanes have all of theirs or none, and its streams of
+// fixed size end at multiples of 16 bytes. Rows of models are mostly even, and shorter than a block.
+constexpr uint32_t FP8_EVEN = 128;
 
 // Bytes of the rests of m values.
 ANY_SIDE uint32_t fp8_rests_size(bool e5m2, uint32_t m)
@@ -110,22 +114,31 @@ ANY_SIDE uint32_t sample_piece(uint32_t group)
     return (group + group / 8 + group / 64) % 8;
 }
 
-// All lanes: how often exponent number `lane` is among those of all lanes' eight bytes, of which `count` exist.
-DEVICE uint32_t count_exponents(const uint32_t exponents[2], uint32_t count, uint32_t lane)
+// All lanes: how often exponent number `lane` is among those of all lanes' `BYTES` bytes, of which `count` exist.
+template <uint32_t BYTES>
+DEVICE uint32_t count_exponents(bool e5m2, const uint32_t exponents[BYTES / 4], uint32_t count, uint32_t lane)
 {
-    uint32_t found = 0;
+    static_assert(BYTES < 16, "four bits count them");
+    uint32_t found[4] = {0, 0, 0, 0}; // of the lane, four bits for each exponent
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        const uint32_t e = exponents[i / 4] >> (8 * (i % 4));
-        uint32_t same = __ballot_sync(ALL_LANES, i < count);
+    for (uint32_t i = 0; i < BYTES; i++) {
+        const uint32_t e = exponents[i / 4] >> (8 * (i % 4)) & 31, one = i < count ? 1u << (4 * (e % 8)) : 0;
 #pragma unroll
-        for (uint32_t bit = 0; bit < 5; bit++) {
-            const uint32_t set = __ballot_sync(ALL_LANES, (e >> bit & 1) != 0);
-            same &= (lane >> bit & 1) != 0 ? set : ~set;
-        }
-        found += popcount(same);
+        for (uint32_t w = 0; w < 4; w++)
+            found[w] += e / 8 == w ? one : 0;
     }
-    return found;
+    uint32_t all = 0; // of all lanes: those of two exponents, whose numbers differ by 4
+#pragma unroll
+    for (uint32_t w = 0; w < 4; w++) {
+        if (w >= 2 && !e5m2)
+            break;
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            const uint32_t two = __reduce_add_sync(ALL_LANES, found[w] >> (4 * i) & 0x000f000fu);
+            all = lane / 8 == w && lane % 4 == i ? two : all;
+        }
+    }
+    return lane % 8 < 4 ? all & 0xffff : all >> 16;
 }
 
 // Orders exponents by rank, the first greatest; 0 for what is no exponent of the type. No two others are equal.

@@ -40,12 +40,15 @@ DEVICE fp8_layout lay_out_fp8(const decode_block &block, const uint8_t *input)
 
 // ---- Workers -------------------------------------------------------------------------------------------------------
 
-// A lane's part of a block: 64 consecutive values.
-template <bool WHOLE> struct fp8_worker {
+// A lane's part of a block: EACH consecutive values. An EVEN block goes straight to its page, and is a full one or one
+// of at most FP8_SHORT bytes, which lanes share by half groups.
+template <bool EVEN, uint32_t EACH> struct fp8_worker {
+    static constexpr uint32_t WORDS = EACH / 16;
+    static constexpr bool FULL = EVEN && EACH == FP8_EACH;
     const decode_team &team;
     const fp8_layout &at;
     uint32_t stage, warp, lane;
-    uint32_t tier1[4], tier2[4], tier3[4]; // items at the positions of the values
+    uint32_t tier1[WORDS], tier2[WORDS], tier3[WORDS]; // items at the positions of the values
     uint32_t at4, at5, first4; // where tier 4 and its upper bits begin; number of the lane's next item there
 
     DEVICE uint32_t thread() const
@@ -54,13 +57,13 @@ template <bool WHOLE> struct fp8_worker {
     }
     DEVICE uint32_t left() const
     {
-        return WHOLE ? FP8_EACH : min(at.m - min(at.m, FP8_EACH * thread()), FP8_EACH);
+        return FULL ? EACH : min(at.m - min(at.m, EACH * thread()), EACH);
     }
 
-    // Word at a byte of the block; streams of a whole block whose size is fixed are aligned.
+    // Word at a byte of the block; streams of an even block whose size is fixed are aligned.
     DEVICE uint32_t load(uint32_t from) const
     {
-        return WHOLE ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
+        return EVEN ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
     }
 
     // All workers: adds the lane's count to those of the lanes before it. Returns the items before the lane's; *all
@@ -78,12 +81,12 @@ template <bool WHOLE> struct fp8_worker {
 
     // Reads a tier of the values that are `on`, whose items begin with number `first` of the stream at byte `from`.
     // Returns how many are 3.
-    DEVICE uint32_t read_tier(uint32_t from, uint32_t first, const uint32_t on[4], uint32_t items[4]) const
+    DEVICE uint32_t read_tier(uint32_t from, uint32_t first, const uint32_t on[WORDS], uint32_t items[WORDS]) const
     {
         const uint32_t *words = reinterpret_cast<const uint32_t *>(at.input);
         uint32_t bit = 8 * from + 2 * first, count = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i += 2) {
+        for (uint32_t i = 0; i < WORDS; i += 2) {
             const uint32_t *p = words + bit / 32, three[3] = {p[0], p[1], p[2]};
             expand_pair(three, bit % 32, on + i, items + i);
             bit += 2 * (popcount(on[i]) + popcount(on[i + 1]));
@@ -96,9 +99,9 @@ template <bool WHOLE> struct fp8_worker {
     {
         uint32_t count = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < WORDS; i++) {
             const uint32_t values = left(), mask = values > 16 * i ? low_mask(2 * (values - 16 * i)) : 0;
-            tier1[i] = mask == 0 ? 0 : load(at.at1 + 16 * thread() + 4 * i) & mask;
+            tier1[i] = mask == 0 ? 0 : load(at.at1 + 4 * WORDS * thread() + 4 * i) & mask;
             count += popcount(threes(tier1[i]));
         }
         return count;
@@ -109,35 +112,34 @@ template <bool WHOLE> struct fp8_worker {
     DEVICE bool read_tiers()
     {
         decode_shared &shared = team.shared();
-        uint32_t on[4], all2, all3, all4;
+        uint32_t on[WORDS], all2, all3, all4;
         const uint32_t first2 = count_before(shared.counts2[stage], load_tier1(), &all2);
         const uint32_t at3 = at.at2 + (all2 + 3) / 4;
         if (!at.has_room(at3))
             return false; // all workers see this
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t i = 0; i < WORDS; i++)
             on[i] = threes(tier1[i]);
         const uint32_t first3 = count_before(shared.counts3[stage], read_tier(at.at2, first2, on, tier2), &all3);
         at4 = at3 + (all3 + 3) / 4;
         if (!at.has_room(at4))
             return false;
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++)
+        for (uint32_t i = 0; i < WORDS; i++)
             on[i] = threes(tier2[i]);
         first4 = count_before(shared.orders[stage], read_tier(at3, first3, on, tier3), &all4);
         at5 = at4 + (all4 + 1) / 2;
         return at.has_room(at4 + fp8_last_size(at.e5m2, all4));
     }
 
-    // The lane's values are made in two halves of 32, so that they fit in registers.
+    // A whole group's values are made in two halves of 32, so that they fit in registers. `half` is that of the group.
 
     // Exponents of the half that the first two words of all tiers stand for, but for those without a rank.
     DEVICE void make_exponents(uint32_t e[8]) const
     {
-        uint32_t ranking[4] = {0, 0, 0, 0};
-#pragma unroll
-        for (uint32_t r = 0; r < FP8_RANKS; r++)
-            ranking[r / 4] |= static_cast<uint32_t>(at.ranking()[r]) << (8 * (r % 4));
+        static_assert(FP8_RANKS == 9, "the last nine bytes of the block's last unit");
+        const uint4 end = reinterpret_cast<const uint4 *>(at.input + at.size)[-1];
+        const uint32_t ranking[4] = {shift_right(end.y, end.z, 24), shift_right(end.z, end.w, 24), end.w >> 24, 0};
         fp8_exponents_of(tier1[0], tier2[0], tier3[0], ranking, e);
         fp8_exponents_of(tier1[1], tier2[1], tier3[1], ranking, e + 4);
     }
@@ -164,10 +166,16 @@ template <bool WHOLE> struct fp8_worker {
         return bad;
     }
 
-    // Takes what the half has of the lane's piece of the sample.
+    // The lane's group of the sample, and the piece of it that counts.
+    DEVICE uint32_t piece() const
+    {
+        return sample_piece(thread() / (FP8_EACH / EACH));
+    }
+
+    // Takes what the half has of the group's piece of the sample.
     DEVICE void take_sample(const uint32_t e[8], uint32_t half, uint32_t sample[2]) const
     {
-        const uint32_t piece = sample_piece(thread());
+        const uint32_t piece = this->piece();
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             sample[0] = piece == 4 * half + i ? e[2 * i] : sample[0];
@@ -178,15 +186,19 @@ template <bool WHOLE> struct fp8_worker {
     // All lanes: counts the warp's part of the sample, for the finish warp.
     DEVICE void count_sample(const uint32_t sample[2]) const
     {
-        const uint32_t from = 8 * sample_piece(thread()), values = left();
-        const uint32_t count = count_exponents(sample, values - min(values, from), lane);
+        uint32_t exist = left();
+        if (EACH == FP8_EACH)
+            exist -= min(exist, 8 * piece());
+        else // of an even block, the lane with the piece has all of it
+            exist = piece() / 4 == lane % 2 ? exist : 0;
+        const uint32_t count = count_exponents<8>(at.e5m2, sample, exist, lane);
         team.shared().samples[stage][warp][lane] = static_cast<uint16_t>(count);
     }
 
     // Makes values of exponents.
     DEVICE void join(uint32_t half, uint32_t e[8]) const
     {
-        const uint32_t first = FP8_EACH * thread() + 32 * half, values = left();
+        const uint32_t first = EACH * thread() + 32 * half, values = left(); // of a lane with half a group, half is 0
         if (at.e5m2) {
             const uint32_t signs = load((at.m + 3) / 4 + first / 8);
 #pragma unroll
@@ -206,7 +218,7 @@ template <bool WHOLE> struct fp8_worker {
                 e[2 * i + 1] = (e[2 * i + 1] & 0x0f0f0f0fu) << 3 | w[1];
             }
         }
-        if (WHOLE)
+        if (EVEN)
             return;
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++)
@@ -231,24 +243,26 @@ template <bool WHOLE> struct fp8_worker {
     DEVICE uint32_t put(const one_region &launch, const decode_block &block, uint32_t half, const uint32_t w[8],
                         uint32_t word, partial_sum &sum) const
     {
-        const uint4 key = team.shared().keys[2 * half + lane % 2];
-        const uint32_t keys[4] = {key.x, key.y, key.z, key.w};
-        const bool direct = WHOLE || (block.what & BLOCK_DIRECT) != 0;
+        const bool direct = EVEN || (block.what & BLOCK_DIRECT) != 0;
+        uint4 key = team.shared().keys[2 * half + lane % 2];
         uint32_t differs = 0;
 #pragma unroll
         for (uint32_t k = 0; k < 2; k++) {
-            const uint32_t vector = 128 * warp + 4 * (lane / 2 * 2 + k) + 2 * half + lane % 2;
+            const uint32_t vector = WORDS * (32 * warp + lane / 2 * 2 + k) + 2 * half + lane % 2;
             const uint32_t step = block.first_step + vector / 4;
+            if (WORDS == 2 && k == 1)
+                key = team.shared().keys[2 + lane % 2];
+            const uint32_t keys[4] = {key.x, key.y, key.z, key.w};
             uint32_t v[4] = {w[4 * k], w[4 * k + 1], w[4 * k + 2], w[4 * k + 3]};
             uint32_t x[4] = {v[0] ^ word, v[1] ^ word, v[2] ^ word, v[3] ^ word};
-            if (!WHOLE)
+            if (!EVEN)
                 truncate_vector(x, 16 * vector < (block.bytes & ~1u) ? (block.bytes & ~1u) - 16 * vector : 0);
-            differs |= x[0] | x[1] | x[2] | x[3];
+            differs |= FULL || 16 * vector < block.bytes ? x[0] | x[1] | x[2] | x[3] : 0;
             if (!direct) {
                 const uint32_t last = block.bytes - 1;
                 const uint32_t tail = last / 16 == vector ? pair_of(v, last % 16) & 255 : 0;
                 put_any(launch, block, sum, keys, vector, v, tail);
-            } else if (WHOLE || vector < block.bytes / 16) {
+            } else if (FULL || vector < block.bytes / 16) {
                 sum_vector(sum, v, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
                 store_streaming(reinterpret_cast<uint4 *>(block.page + block.offset) + vector, v);
             }
@@ -260,28 +274,29 @@ template <bool WHOLE> struct fp8_worker {
     DEVICE void next_half()
     {
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++)
+        for (uint32_t i = 0; i + 2 < WORDS; i++)
             tier1[i] = tier1[i + 2], tier2[i] = tier2[i + 2], tier3[i] = tier3[i + 2];
     }
 };
 
-template <bool WHOLE>
+template <bool EVEN, uint32_t EACH>
 DEVICE typed_found decode_fp8_block(const one_region &launch, const decode_team &team, uint32_t stage,
                                     const decode_block &block, const fp8_layout &at)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     decode_shared &shared = team.shared();
-    fp8_worker<WHOLE> worker = {team, at, stage, warp, lane};
+    fp8_worker<EVEN, EACH> worker = {team, at, stage, warp, lane};
     partial_sum sum = {0, 0, 0};
     uint32_t sample[2] = {0, 0}, bad = 0, differs = 0, word = 0;
     if (!worker.read_tiers())
         return {0, WARP_BAD};
+    const bool has_values = worker.FULL || 32 * EACH * warp < block.bytes; // the warp
 #pragma unroll 1
-    for (uint32_t half = 0; half < 2; half++) {
+    for (uint32_t half = 0; half < EACH / 32 && has_values; half++) {
         uint32_t w[8];
         worker.make_exponents(w);
         bad |= worker.put_last(w);
-        worker.take_sample(w, half, sample);
+        worker.take_sample(w, EACH == FP8_EACH ? half : lane % 2, sample);
         worker.join(half, w);
         if (half == 0)
             word = (__shfl_sync(ALL_LANES, w[0], 0) & 0xffff) * 0x10001u;
@@ -293,7 +308,7 @@ DEVICE typed_found decode_fp8_block(const one_region &launch, const decode_team 
     const bool differ = __any_sync(ALL_LANES, differs != 0);
     if (lane == 0)
         shared.firsts[stage][warp] =
-            2048 * warp < block.bytes ? (word & 0xffff) | (differ ? FIRST_DIFFERS : 0) : FIRST_NONE;
+            32 * EACH * warp < block.bytes ? (word & 0xffff) | (differ ? FIRST_DIFFERS : 0) : FIRST_NONE;
     return {sum_total(sum), __any_sync(ALL_LANES, bad != 0) ? WARP_BAD : 0};
 }
 
@@ -305,8 +320,11 @@ template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_fp8(const r
     const uint32_t stage = iteration % DECODE_STAGES;
     const decode_block &block = team.shared().blocks[iteration % LOOKUP_SLOTS];
     const fp8_layout at = lay_out_fp8(block, team.lines(stage) + block.before);
-    return (block.what & BLOCK_WHOLE) != 0 ? decode_fp8_block<true>(launch, team, stage, block, at)
-                                           : decode_fp8_block<false>(launch, team, stage, block, at);
+    if ((block.what & BLOCK_WHOLE) != 0)
+        return decode_fp8_block<true, FP8_EACH>(launch, team, stage, block, at);
+    if ((block.what & BLOCK_DIRECT) != 0 && block.bytes % FP8_EVEN == 0 && block.bytes <= FP8_SHORT)
+        return decode_fp8_block<true, FP8_EACH / 2>(launch, team, stage, block, at);
+    return decode_fp8_block<false, FP8_EACH>(launch, team, stage, block, at);
 }
 
 // ---- Finish warp ---------------------------------------------------------------------------------------------------

@@ -9,21 +9,23 @@
 namespace strait
 {
 
-// Offsets of streams in a team's room: those of a full block. The streams of a shorter block are packed afterwards.
+// Offsets of streams in a team's room. Those of an even block are made where they are stored from; those of other
+// blocks lie as in a full one, and are packed afterwards.
 struct fp8_room {
     bool e5m2;
+    uint32_t values; // of the block, or BLOCK_SIZE
 
-    DEVICE static constexpr uint32_t signs()
+    DEVICE uint32_t signs() const
     {
-        return BLOCK_SIZE / 4;
+        return values / 4;
     }
     DEVICE uint32_t tier1() const
     {
-        return fp8_rests_size(e5m2, BLOCK_SIZE);
+        return fp8_rests_size(e5m2, values);
     }
     DEVICE uint32_t tier2() const
     {
-        return tier1() + BLOCK_SIZE / 4;
+        return tier1() + values / 4;
     }
 };
 
@@ -33,10 +35,11 @@ static_assert(FP8_CODES_AT + WORKER_WARPS * 32 <= LUT_BYTES, "room for codes");
 
 typedef encode_team<CODER_FP8> fp8_team;
 
-// Values of a lane, 64 consecutive ones, and their items.
-struct fp8_lane {
-    uint32_t tier1[4], tier2[4], tier3[4];
-    uint32_t on2[4], on3[4], on4[4]; // which values have an item in the next tier
+// Values of a lane, EACH consecutive ones, and their items.
+template <uint32_t EACH> struct fp8_lane {
+    static constexpr uint32_t WORDS = EACH / 16;
+    uint32_t tier1[WORDS], tier2[WORDS], tier3[WORDS];
+    uint32_t on2[WORDS], on3[WORDS], on4[WORDS]; // which values have an item in the next tier
     uint32_t count2, count3, count4;
     uint32_t last_low, last_upper; // of up to eight exponents without a rank: four bits each; one bit each
 
@@ -50,12 +53,12 @@ struct fp8_lane {
     }
 
     // Zeroes the items past the last of `left` values, and counts.
-    template <bool WHOLE> DEVICE void count(uint32_t left)
+    template <bool EVEN> DEVICE void count(uint32_t left)
     {
         count2 = count3 = count4 = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            if (!WHOLE) {
+        for (uint32_t i = 0; i < WORDS; i++) {
+            if (!EVEN) {
                 const uint32_t mask = left > 16 * i ? low_mask(2 * (left - 16 * i)) : 0;
                 tier1[i] &= mask, tier2[i] &= mask, tier3[i] &= mask;
             }
@@ -69,7 +72,7 @@ struct fp8_lane {
     {
         uint32_t k = 0;
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < WORDS; i++) {
 #pragma unroll 1
             for (uint32_t left = on4[i]; left != 0; left &= left - 1)
                 put(k++, fp8_exponents(e5m2, values[16 * i + lowest_bit(left) / 2]));
@@ -106,10 +109,26 @@ DEVICE void or_items(uint8_t *stream, uint32_t item, uint64_t items)
 }
 
 // A tier of a lane: its items, each at the position of its value; those of values that are `on` become consecutive.
-DEVICE void store_tier(uint8_t *stream, uint32_t first, const uint32_t items[4], const uint32_t on[4])
+template <uint32_t WORDS>
+DEVICE void store_tier(uint8_t *stream, uint32_t first, const uint32_t (&items)[WORDS], const uint32_t (&on)[WORDS])
 {
-    or_items(stream, first, compact_pair(items, on));
-    or_items(stream, first + popcount(on[0]) + popcount(on[1]), compact_pair(items + 2, on + 2));
+#pragma unroll
+    for (uint32_t i = 0; i < WORDS; i += 2) {
+        or_items(stream, first, compact_pair(items + i, on + i));
+        first += popcount(on[i]) + popcount(on[i + 1]);
+    }
+}
+
+// A lane's words of a stream of which each lane has as many.
+template <uint32_t WORDS> DEVICE void store_words(uint8_t *stream, uint32_t thread, const uint32_t (&w)[WORDS])
+{
+    if (WORDS == 1)
+        reinterpret_cast<uint32_t *>(stream)[thread] = w[0];
+    else if (WORDS == 2)
+        reinterpret_cast<uint2 *>(stream)[thread] = make_uint2(w[0], w[WORDS / 2]);
+#pragma unroll
+    for (uint32_t i = 0; i + 4 <= WORDS; i += 4)
+        reinterpret_cast<uint4 *>(stream)[WORDS / 4 * thread + i / 4] = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
 }
 
 // Where the streams of a block lie, in bytes from the end of tier 1, and the items before the lane's.
@@ -142,24 +161,22 @@ DEVICE fp8_offsets find_fp8_offsets(const encode_shared &shared, uint32_t parity
     return at;
 }
 
-// The first pass: sums the lane's values, stores their rests, and counts its piece of the sample. The lane's exponents
-// stay in registers. Returns whether its first two values equal those of the block.
-template <bool WHOLE>
-DEVICE bool split_fp8(const fp8_team &team, const fp8_room &room, uint8_t *streams, uint32_t bytes, partial_sum &sum,
-                      uint32_t exponents[16], uint32_t thread)
+// A lane's values, loaded by vectors, of which lanes begin with different ones, in different banks; summed.
+template <bool EVEN, uint32_t EACH>
+DEVICE void load_fp8(const fp8_team &team, uint32_t bytes, partial_sum &sum, uint32_t w[EACH / 4], uint32_t thread)
 {
+    constexpr uint32_t VECTORS = EACH / 16;
     const encode_shared &shared = team.shared();
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
-    const uint32_t first_step = shared.block.first_step, step = first_step + thread;
-    const uint32_t rotation = thread / 2 % 4; // lanes begin at different vectors, in different banks
-    uint32_t w[16];
+    const uint32_t first_step = shared.block.first_step, step = first_step + VECTORS * thread / 4;
+    const uint32_t rotation = thread / (8 / VECTORS) % VECTORS;
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) {
-        const uint32_t j = k ^ rotation, vector = 4 * thread + j;
-        const uint4 x = input[vector], key = shared.keys[j];
+    for (uint32_t k = 0; k < VECTORS; k++) {
+        const uint32_t vector = VECTORS * thread + (k ^ rotation);
+        const uint4 x = input[vector], key = shared.keys[vector % 4];
         const uint32_t keys[4] = {key.x, key.y, key.z, key.w};
         uint32_t v[4] = {x.x, x.y, x.z, x.w};
-        if (WHOLE || vector < bytes / 16)
+        if (EVEN || vector < bytes / 16)
             sum_vector(sum, v, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
         else
             sum_edge(v, bytes, first_step, vector, keys, sum);
@@ -169,52 +186,69 @@ DEVICE bool split_fp8(const fp8_team &team, const fp8_room &room, uint8_t *strea
     }
     // Back in order: exchanges vectors by each bit of the rotation.
 #pragma unroll
-    for (uint32_t i = 0; i < 16; i++) {
-        if ((i / 4 & 1) == 0) {
-            const uint32_t a = w[i], b = w[i + 4];
-            w[i] = (rotation & 1) != 0 ? b : a, w[i + 4] = (rotation & 1) != 0 ? a : b;
+    for (uint32_t bit = 1; bit < VECTORS; bit *= 2) {
+#pragma unroll
+        for (uint32_t i = 0; i < EACH / 4; i++) {
+            if ((i / 4 & bit) == 0) {
+                const uint32_t a = w[i], b = w[i + 4 * bit];
+                w[i] = (rotation & bit) != 0 ? b : a, w[i + 4 * bit] = (rotation & bit) != 0 ? a : b;
+            }
         }
     }
-#pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        const uint32_t a = w[i], b = w[i + 8];
-        w[i] = (rotation & 2) != 0 ? b : a, w[i + 8] = (rotation & 2) != 0 ? a : b;
-    }
+}
+
+// The first pass, for a lane with values: sums them, stores their rests, and keeps their exponents in registers.
+// Returns whether its first two values equal those of the block.
+template <bool EVEN, uint32_t EACH>
+DEVICE bool split_fp8(const fp8_team &team, const fp8_room &room, uint8_t *streams, uint32_t bytes, partial_sum &sum,
+                      uint32_t exponents[EACH / 4], uint32_t thread)
+{
+    uint32_t w[EACH / 4];
+    load_fp8<EVEN, EACH>(team, bytes, sum, w, thread);
     if (room.e5m2) {
-        uint32_t mantissas[4], signs[2] = {0, 0};
+        uint32_t mantissas[EACH / 16], signs[EACH / 32];
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
+        for (uint32_t i = 0; i < EACH / 16; i++) {
+            uint32_t of_signs = 0;
             mantissas[i] = 0;
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++) {
                 mantissas[i] |= pack_four_twos(w[4 * i + j]) << (8 * j);
-                signs[i / 2] |= pack_four_signs(w[4 * i + j]) << (16 * (i % 2) + 4 * j);
+                of_signs |= pack_four_signs(w[4 * i + j]) << (4 * j);
             }
+            signs[i / 2] = i % 2 == 0 ? of_signs : signs[i / 2] | of_signs << 16;
         }
-        reinterpret_cast<uint4 *>(streams)[thread] = make_uint4(mantissas[0], mantissas[1], mantissas[2], mantissas[3]);
-        reinterpret_cast<uint2 *>(streams + room.signs())[thread] = make_uint2(signs[0], signs[1]);
+        store_words(streams, thread, mantissas);
+        store_words(streams + room.signs(), thread, signs);
     } else {
+        uint32_t rests[EACH / 8];
 #pragma unroll
-        for (uint32_t i = 0; i < 2; i++)
-            reinterpret_cast<uint4 *>(streams)[2 * thread + i] =
-                make_uint4(pack_eight_rests(w[8 * i], w[8 * i + 1]), pack_eight_rests(w[8 * i + 2], w[8 * i + 3]),
-                           pack_eight_rests(w[8 * i + 4], w[8 * i + 5]), pack_eight_rests(w[8 * i + 6], w[8 * i + 7]));
+        for (uint32_t i = 0; i < EACH / 8; i++)
+            rests[i] = pack_eight_rests(w[2 * i], w[2 * i + 1]);
+        store_words(streams, thread, rests);
     }
-    const bool same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
+    const bool same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(team.input());
 #pragma unroll
-    for (uint32_t i = 0; i < 16; i++)
+    for (uint32_t i = 0; i < EACH / 4; i++)
         exponents[i] = fp8_exponents(room.e5m2, w[i]);
-    return same || (!WHOLE && FP8_EACH * thread + 2 > bytes);
+    return same || (!EVEN && EACH * thread + 2 > bytes);
 }
 
-// All lanes: counts the warp's part of the sample.
+// All lanes: counts the warp's part of the sample. Lanes with half a group count half of its piece.
+template <uint32_t EACH>
 DEVICE void count_sample(const fp8_team &team, const fp8_room &room, uint32_t bytes, uint32_t parity, uint32_t warp,
                          uint32_t lane)
 {
-    const uint32_t from = FP8_EACH * (warp * 32 + lane) + 8 * sample_piece(warp * 32 + lane);
-    const uint2 x = *reinterpret_cast<const uint2 *>(team.input() + from);
-    const uint32_t piece[2] = {fp8_exponents(room.e5m2, x.x), fp8_exponents(room.e5m2, x.y)};
-    const uint32_t count = count_exponents(piece, from < bytes ? bytes - from : 0, lane);
+    constexpr uint32_t LANES = FP8_EACH / EACH, BYTES = 8 / LANES; // of a group; of its piece, of a lane
+    const uint32_t thread = warp * 32 + lane, group = thread / LANES;
+    const uint32_t from = FP8_EACH * group + 8 * sample_piece(group) + BYTES * (thread % LANES);
+    uint32_t piece[BYTES / 4], count = 0;
+    if (32 * EACH * warp < bytes) {
+#pragma unroll
+        for (uint32_t i = 0; i < BYTES / 4; i++)
+            piece[i] = fp8_exponents(room.e5m2, reinterpret_cast<const uint32_t *>(team.input() + from)[i]);
+        count = count_exponents<BYTES>(room.e5m2, piece, from < bytes ? bytes - from : 0, lane);
+    }
     reinterpret_cast<uint16_t *>(team.table() + parity * FP8_SAMPLE_BYTES)[32 * warp + lane] =
         static_cast<uint16_t>(count);
 }
@@ -237,29 +271,21 @@ DEVICE void find_codes(const fp8_team &team, const fp8_room &room, uint32_t pari
     __syncwarp();
 }
 
-DEVICE uint8_t *copy_bytes(uint8_t *dst, const uint8_t *stream, uint32_t bytes, uint32_t thread)
-{
-#pragma unroll 1
-    for (uint32_t i = thread; i < bytes; i += WORKERS)
-        dst[i] = stream[i];
-    return dst + bytes;
-}
-
-// All workers: packs the streams of a short block one after another, and the ranking, in the stage, which nobody reads
-// any more.
+// All workers: packs the streams of a block one after another, and the ranking, in the stage, which nobody reads any
+// more.
 DEVICE void pack_fp8(const fp8_team &team, const fp8_room &room, const uint8_t *streams, uint32_t m, uint32_t variable,
                      uint32_t units, const uint32_t ranking[FP8_RANKS], uint32_t thread)
 {
     uint8_t *at = team.input(), *end = at + units * UNIT - FP8_RANKS;
     named_sync(team.barrier_id(), WORKERS);
     if (room.e5m2) {
-        at = copy_bytes(at, streams, (m + 3) / 4, thread);
-        at = copy_bytes(at, streams + room.signs(), (m + 7) / 8, thread);
+        at = copy_stream(at, streams, (m + 3) / 4, thread);
+        at = copy_stream(at, streams + room.signs(), (m + 7) / 8, thread);
     } else {
-        at = copy_bytes(at, streams, (m + 1) / 2, thread);
+        at = copy_stream(at, streams, (m + 1) / 2, thread);
     }
-    at = copy_bytes(at, streams + room.tier1(), (m + 3) / 4, thread);
-    at = copy_bytes(at, streams + room.tier2(), variable, thread);
+    at = copy_stream(at, streams + room.tier1(), (m + 3) / 4, thread);
+    at = copy_stream(at, streams + room.tier2(), variable, thread);
     if (at + thread < end) // less than a unit
         at[thread] = 0;
     if (thread == 0)
@@ -268,8 +294,9 @@ DEVICE void pack_fp8(const fp8_team &team, const fp8_room &room, const uint8_t *
 }
 
 // Stores tiers 2 to 4 of a lane to their zeroed streams.
-DEVICE void store_fp8_tiers(uint8_t *variable, const fp8_lane &block, const fp8_offsets &at, const uint8_t *values,
-                            bool e5m2)
+template <uint32_t EACH>
+DEVICE void store_fp8_tiers(uint8_t *variable, const fp8_lane<EACH> &block, const fp8_offsets &at,
+                            const uint8_t *values, bool e5m2)
 {
     store_tier(variable, at.before2, block.tier2, block.on2);
     store_tier(variable, 4 * at.at3 + at.before3, block.tier3, block.on3);
@@ -288,40 +315,43 @@ DEVICE void store_fp8_tiers(uint8_t *variable, const fp8_lane &block, const fp8_
     });
 }
 
-template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const fp8_team &team, uint32_t iteration, uint32_t warp, uint32_t lane)
+// Lanes without values take part in what all lanes do together, and in nothing else.
+template <bool EVEN, uint32_t EACH, class LAUNCH>
+DEVICE void code_fp8_block(const LAUNCH &launch, const fp8_team &team, uint32_t iteration, uint32_t warp, uint32_t lane)
 {
     const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
-    const fp8_room room = {launch.head.element == STRAIT_ELEMENT_FP8_E5M2};
     encode_shared &shared = team.shared();
-    const uint32_t bytes = WHOLE ? BLOCK_SIZE : shared.block.bytes;
-    const uint8_t *values = team.input() + FP8_EACH * thread;
+    const uint32_t bytes = EVEN && EACH == FP8_EACH ? BLOCK_SIZE : shared.block.bytes;
+    const fp8_room room = {launch.head.element == STRAIT_ELEMENT_FP8_E5M2, EVEN ? bytes : BLOCK_SIZE};
+    const bool has_values = EACH * thread < bytes;
+    const uint8_t *values = team.input() + EACH * thread;
     uint8_t *streams = team.fixed(parity), *variable = streams + room.tier2();
-    uint32_t exponents[16], codes[8], ranking[FP8_RANKS];
+    uint32_t exponents[EACH / 4] = {}, codes[8], ranking[FP8_RANKS];
     partial_sum sum = {0, 0, 0};
-    const bool same = split_fp8<WHOLE>(team, room, streams, bytes, sum, exponents, thread);
-    count_sample(team, room, bytes, parity, warp, lane);
+    const bool same = !has_values || split_fp8<EVEN, EACH>(team, room, streams, bytes, sum, exponents, thread);
+    count_sample<EACH>(team, room, bytes, parity, warp, lane);
     warp_arrive(&shared.base_ready, lane);
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)
         shared.sums[parity][warp] = total;
-    const uint32_t rest = fp8_team::STREAMS - room.tier2();
+    const uint32_t rest = (EVEN ? bytes : fp8_team::STREAMS) - room.tier2();
 #pragma unroll 1
     for (uint32_t i = thread; i < rest / 16; i += WORKERS)
         reinterpret_cast<uint4 *>(variable)[i] = make_uint4(0, 0, 0, 0);
     barrier_wait(&shared.base_ready, parity);
     find_codes(team, room, parity, warp, lane, ranking, codes);
 
-    fp8_lane block = {};
+    fp8_lane<EACH> block = {};
+    if (has_values) {
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-        uint32_t a = exponents[2 * i], b = exponents[2 * i + 1];
-        fp8_codes(room.e5m2, codes, a, b);
-        block.add(i, a, b);
+        for (uint32_t i = 0; i < EACH / 8; i++) {
+            uint32_t a = exponents[2 * i], b = exponents[2 * i + 1];
+            fp8_codes(room.e5m2, codes, a, b);
+            block.add(i, a, b);
+        }
+        block.template count<EVEN>(bytes - EACH * thread);
+        store_words(streams + room.tier1(), thread, block.tier1);
     }
-    block.count<WHOLE>(bytes - min(bytes, FP8_EACH * thread));
-    reinterpret_cast<uint4 *>(streams + room.tier1())[thread] =
-        make_uint4(block.tier1[0], block.tier1[1], block.tier1[2], block.tier1[3]);
     const uint32_t both = block.count2 | block.count3 << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
     const uint32_t last = __reduce_add_sync(ALL_LANES, block.count4);
     const bool warp_same = __all_sync(ALL_LANES, same), dense = __any_sync(ALL_LANES, block.count4 > 8);
@@ -349,26 +379,38 @@ DEVICE void code_block(const LAUNCH &launch, const fp8_team &team, uint32_t iter
     const bool coded = form == FORM_LATER;
     if (thread == 0)
         submit_block(launch, team, parity, make_size(units, form, coded ? (at.last + 1) / 2 : 0), 0,
-                     !WHOLE || form == STRAIT_BLOCK_CONST, form == STRAIT_BLOCK_CONST, bytes);
-    if (WHOLE && coded && !dense)
+                     !EVEN || form == STRAIT_BLOCK_CONST, form == STRAIT_BLOCK_CONST, bytes);
+    if (EVEN && coded && !dense)
         warp_arrive(&shared.empty, lane);
-    if (WHOLE && form == STRAIT_BLOCK_RAW) {
+    if (EVEN && form == STRAIT_BLOCK_RAW) {
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
-    if (coded)
+    if (coded && has_values)
         store_fp8_tiers(variable, block, at, values, room.e5m2);
-    if (WHOLE && coded && thread == 0) { // the bytes after the streams are zero
+    if (EVEN && coded && thread == 0) { // the bytes after the streams are zero
         uint8_t *end = streams + units * UNIT - 12;
         or_bits(end, 0, ranking[0] << 24, ranking[1] | ranking[2] << 8 | ranking[3] << 16 | ranking[4] << 24);
         or_bits(end, 64, ranking[5] | ranking[6] << 8 | ranking[7] << 16 | ranking[8] << 24, 0);
     }
-    if (WHOLE && coded && dense)
+    if (EVEN && coded && dense)
         warp_arrive(&shared.empty, lane);
-    if (!WHOLE && coded)
+    if (!EVEN && coded)
         pack_fp8(team, room, streams, bytes, at.end, units, ranking, thread);
     fence_bulk();
     warp_arrive(&shared.job_ready[parity], lane);
+}
+
+template <bool WHOLE, class LAUNCH>
+DEVICE void code_block(const LAUNCH &launch, const fp8_team &team, uint32_t iteration, uint32_t warp, uint32_t lane)
+{
+    const uint32_t bytes = team.shared().block.bytes;
+    if (WHOLE)
+        code_fp8_block<true, FP8_EACH>(launch, team, iteration, warp, lane);
+    else if (bytes % FP8_EVEN == 0 && bytes <= FP8_SHORT)
+        code_fp8_block<true, FP8_EACH / 2>(launch, team, iteration, warp, lane);
+    else
+        code_fp8_block<false, FP8_EACH>(launch, team, iteration, warp, lane);
 }
 
 } // namespace strait

@@ -459,18 +459,23 @@ template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const
                  : decode_type<TYPE_FP32, false>(launch, team, stage, block, at);
 }
 
-// ---- Full blocks of mode 6 in tiers --------------------------------------------------------------------------------
+// ---- Blocks of mode 6 in tiers, of whole parts ---------------------------------------------------------------------
 
 // Nearly all blocks that are coded by bases are tiers by the ranking of the base. They are decoded like tiered blocks,
-// except that the ranking is made from the base and the base is checked.
+// except that the ranking is made from the base and the base is checked: full ones, and those that go straight to their
+// pages and end with a part, as most models' rows do.
 
-// All workers: whether block number `iteration` of the team, which has arrived, is such a block.
-DEVICE bool is_plain_base(const decode_team &team, uint32_t iteration)
+constexpr uint32_t PART_BYTES = 512; // of 256 values, a vector for each lane
+
+// All workers: whether block number `iteration` of the team, which has arrived, is such a block; a WHOLE one, or not.
+template <bool WHOLE> DEVICE bool is_plain_base(const decode_team &team, uint32_t iteration)
 {
-    constexpr uint32_t ASKED = BLOCK_MODE | BLOCK_STOP | BLOCK_WHOLE;
-    constexpr uint32_t LEAST = (BLOCK_VALUES + BLOCK_VALUES / 4 + TYPED_END_BYTES + UNIT - 1) / UNIT;
+    constexpr uint32_t ASKED = BLOCK_MODE | BLOCK_STOP | BLOCK_DIRECT | BLOCK_WHOLE;
+    constexpr uint32_t IS = STRAIT_BLOCK_BASE | BLOCK_DIRECT | (WHOLE ? BLOCK_WHOLE : 0);
     const decode_block &block = team.shared().blocks[iteration % LOOKUP_SLOTS];
-    if ((block.what & ASKED) != (STRAIT_BLOCK_BASE | BLOCK_WHOLE) || block.units < LEAST)
+    const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2;
+    if ((block.what & ASKED) != IS || (!WHOLE && block.bytes % PART_BYTES != 0) ||
+        block.units < units_of(n + n / 4 + TYPED_END_BYTES))
         return false;
     const uint8_t *input = team.lines(iteration % DECODE_STAGES) + block.before;
     return input[block.units * UNIT - TYPED_END_BYTES] == TYPED_BASE_TIERS;
@@ -494,7 +499,7 @@ struct base_ranking {
     }
 };
 
-// Replacement for a launch: whole blocks need no region.
+// Replacement for a launch: blocks that go straight to their pages need no region.
 struct no_launch {
 };
 
@@ -506,7 +511,8 @@ DEVICE region get_region(const no_launch &, uint32_t)
 // All workers: decodes block number `iteration` of the team, which is such a block, and the following ones as long as
 // they are such blocks too and their chunks have passed the check. Returns the next iterations of all blocks and of
 // tiers.
-template <uint32_t TEAMS> __device__ __noinline__ uint2 decode_bases(uint32_t iteration, uint32_t tiered_iteration)
+template <uint32_t TEAMS, bool WHOLE>
+__device__ __noinline__ uint2 decode_bases(uint32_t iteration, uint32_t tiered_iteration)
 {
     const decode_team team = this_team<TEAMS>();
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
@@ -518,13 +524,14 @@ template <uint32_t TEAMS> __device__ __noinline__ uint2 decode_bases(uint32_t it
         base_ranking ranking = {shared.base_images[stage], base, NO_PART};
         block_writer writer = {shared.keys, {0, 0, 0}};
         const uint32_t found =
-            decode_tiered<true>(no_launch(), team, stage, block, writer, ranking, tiered_iteration, warp, lane);
+            decode_tiered<WHOLE>(no_launch(), team, stage, block, writer, ranking, tiered_iteration, warp, lane);
         if (lane == 0)
             shared.orders[stage][warp] = order_of_parts(ranking.parts);
         publish_findings(shared, stage, sum_total(writer.sum), found, warp, lane);
         iteration++, tiered_iteration++;
         barrier_wait(&shared.full[iteration % DECODE_STAGES], iteration / DECODE_STAGES & 1);
-        if ((shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_REFUSED) != 0 || !is_plain_base(team, iteration))
+        if ((shared.blocks[iteration % LOOKUP_SLOTS].what & BLOCK_REFUSED) != 0 ||
+            !is_plain_base<WHOLE>(team, iteration))
             return make_uint2(iteration, tiered_iteration);
     }
 }

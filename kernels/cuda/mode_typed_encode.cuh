@@ -10,16 +10,29 @@ namespace strait
 
 // ---- Streams, from tiers 1 and 2 of the high halves on -------------------------------------------------------------
 
-// Offsets of streams in a team's room: those of a full block. The streams of a shorter block are packed afterwards.
+// Offsets of streams in a team's room. Those of a full block, and of an even one of BF16, are made where they are
+// stored from; those of other blocks lie as in a full one, and are packed afterwards.
 template <coder_id CODER> struct typed_room {
     static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
     typedef typed_values<TYPE> values;
     static constexpr uint32_t ONES =
         values::HIGH_HALVES / 4; // FP16: one low bit of each value, after the stream of two bits of each
     static constexpr uint32_t SM = low_bits_size<TYPE>(values::HIGH_HALVES);
-    static constexpr uint32_t CODES = SM + values::HIGH_HALVES;
-    static constexpr uint32_t TIERS = CODES + values::HIGH_HALVES / 4, LIST = CODES + values::HIGH_HALVES / 2;
     static constexpr uint32_t RANKS = IMAGE_TIERS_BYTES; // rank by exponent, behind the ranking that replaces the table
+    uint32_t high_halves;                                // of the even block, or of a full one
+
+    DEVICE uint32_t codes() const
+    {
+        return SM + high_halves;
+    }
+    DEVICE uint32_t tiers() const
+    {
+        return codes() + high_halves / 4;
+    }
+    DEVICE uint32_t list() const
+    {
+        return codes() + high_halves / 2;
+    }
 };
 static_assert(IMAGE_TIERS_BYTES + 256 <= LUT_BYTES, "room for ranks");
 
@@ -61,8 +74,7 @@ template <coder_id CODER> DEVICE void wait_ranking(const encode_team<CODER> &tea
 
 // Codes of four bits for the high halves of a lane.
 template <coder_id CODER> struct four_bits {
-    typedef typed_room<CODER> room;
-    static constexpr uint32_t EACH = room::values::EACH;
+    static constexpr uint32_t EACH = typed_room<CODER>::values::EACH;
     const uint16_t *values; // of the lane
     const uint8_t *ranks;
     uint32_t left, escapes; // of the lane: high halves; escapes, a bit for each
@@ -96,11 +108,11 @@ template <coder_id CODER> struct four_bits {
         return count == 0 ? 0 : 2 + 3 * count;
     }
 
-    DEVICE void put(uint8_t *streams, uint32_t thread) const
+    DEVICE void put(uint8_t *streams, const typed_room<CODER> &room, uint32_t thread) const
     {
-        uint32_t *codes = reinterpret_cast<uint32_t *>(streams + room::CODES) + thread * (EACH / 8);
+        uint32_t *codes = reinterpret_cast<uint32_t *>(streams + room.codes()) + thread * (EACH / 8);
 #pragma unroll 1
-        for (uint32_t v = 0; v < EACH / 8; v++) {
+        for (uint32_t v = 0; v < EACH / 8 && left > 0; v++) {
             uint32_t word = 0;
 #pragma unroll
             for (uint32_t j = 0; j < 8; j++) {
@@ -111,7 +123,7 @@ template <coder_id CODER> struct four_bits {
         }
         if (count == 0)
             return;
-        uint8_t *list = streams + room::LIST;
+        uint8_t *list = streams + room.list();
         uint16_t *positions = reinterpret_cast<uint16_t *>(list + 2);
         uint8_t *exponents = list + 2 + 2 * count;
         if (thread == 0)
@@ -149,33 +161,24 @@ struct typed_block {
     }
 };
 
-DEVICE uint8_t *copy_stream(uint8_t *dst, const uint8_t *stream, uint32_t bytes, uint32_t thread)
-{
-#pragma unroll 1
-    for (uint32_t i = thread; i < bytes; i += WORKERS)
-        dst[i] = stream[i];
-    return dst + bytes;
-}
-
-// All workers: packs the streams of a short block one after another, and the end of the block, in the stage.
+// All workers: packs the streams of a block one after another, and the end of the block, in the stage.
 template <coder_id CODER>
-DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, const typed_block &block, uint32_t bytes,
-                       uint32_t thread)
+DEVICE void pack_typed(const encode_team<CODER> &team, const typed_room<CODER> &room, const uint8_t *streams,
+                       const typed_block &block, uint32_t bytes, uint32_t thread)
 {
-    typedef typed_room<CODER> room;
     uint8_t *stage = team.input(), *at = stage, *end = stage + block.units() * UNIT - TYPED_END_BYTES;
     const uint8_t tail = thread < block.tail ? stage[bytes - block.tail + thread] : 0;
     const bool tiers = block.coder <= TYPED_BASE_TIERS;
     named_sync(team.barrier_id(), WORKERS);
-    if (room::TYPE == TYPE_FP16) {
+    if (room.TYPE == TYPE_FP16) {
         at = copy_stream(at, streams, (block.m + 3) / 4, thread);
-        at = copy_stream(at, streams + room::ONES, (block.m + 7) / 8, thread);
+        at = copy_stream(at, streams + room.ONES, (block.m + 7) / 8, thread);
     } else {
         at = copy_stream(at, streams, block.low_bits, thread);
     }
-    at = copy_stream(at, streams + room::SM, block.m, thread);
-    at = copy_stream(at, streams + room::CODES, block.codes, thread);
-    at = copy_stream(at, streams + (tiers ? room::TIERS : room::LIST), block.variable, thread);
+    at = copy_stream(at, streams + room.SM, block.m, thread);
+    at = copy_stream(at, streams + room.codes(), block.codes, thread);
+    at = copy_stream(at, streams + (tiers ? room.tiers() : room.list()), block.variable, thread);
     if (thread < block.tail)
         at[thread] = tail;
     at += block.tail;
@@ -187,24 +190,23 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const uint8_t *streams, c
     }
 }
 
-// All workers: encodes the high halves of block number `iteration` of the team and completes the block. A WHOLE block
-// has all its values.
-template <bool WHOLE, coder_id CODER, class LAUNCH>
-DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_lane &high_halves,
-                             uint32_t parity, uint32_t warp, uint32_t lane)
+// All workers: encodes the high halves of block number `iteration` of the team and completes the block, whose streams lie
+// IN_PLACE or are packed.
+template <bool IN_PLACE, coder_id CODER, class LAUNCH>
+DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_room<CODER> &room,
+                             const typed_lane &high_halves, uint32_t parity, uint32_t warp, uint32_t lane)
 {
-    typedef typed_room<CODER> room;
-    typedef typename room::values values;
+    typedef typename typed_room<CODER>::values values;
     encode_shared &shared = team.shared();
     const uint32_t thread = warp * 32 + lane, first = thread * values::EACH, base = high_halves.base;
     const uint32_t bytes = high_halves.bytes, m = bytes / values::BYTES;
     const uint32_t *tier1 = high_halves.tier1, *tier2 = high_halves.tier2;
     const bool has_low_bits = high_halves.has_low_bits;
-    uint8_t *streams = team.fixed(parity), *variable = streams + room::TIERS;
-    if (values::EACH == 32)
-        reinterpret_cast<uint2 *>(streams + room::CODES)[thread] = make_uint2(tier1[0], tier1[1]);
-    else
-        reinterpret_cast<uint32_t *>(streams + room::CODES)[thread] = tier1[0];
+    uint8_t *streams = team.fixed(parity), *variable = streams + room.tiers();
+    if (values::EACH == 32 && high_halves.left > 0)
+        reinterpret_cast<uint2 *>(streams + room.codes())[thread] = make_uint2(tier1[0], tier1[1]);
+    else if (values::EACH != 32)
+        reinterpret_cast<uint32_t *>(streams + room.codes())[thread] = tier1[0];
     const uint32_t on2[2] = {threes(tier1[0]), threes(tier1[1])};
     const uint64_t items2 = compact_pair(tier2, on2);
     const uint32_t count2 = popcount(on2[0]) + popcount(on2[1]);
@@ -233,12 +235,12 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     const uint32_t coder_of_tiers = high_halves.by_base ? TYPED_BASE_TIERS : TYPED_TABLE_TIERS;
     typed_block coded = {m,
                          bytes % values::BYTES,
-                         has_low_bits ? low_bits_size<room::TYPE>(m) : 0,
+                         has_low_bits ? low_bits_size<typed_room<CODER>::TYPE>(m) : 0,
                          (m + 3) / 4,
                          at.end,
                          coder_of_tiers,
                          base};
-    four_bits<CODER> codes = {items3.source.values, team.table() + room::RANKS, high_halves.left, 0, 0, 0};
+    four_bits<CODER> codes = {items3.source.values, team.table() + room.RANKS, high_halves.left, 0, 0, 0};
     uint32_t escaped = at.escapes;
     typed_block other = coded;
     other.codes = (m + 1) / 2, other.variable = 0;
@@ -254,9 +256,9 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     const bool tiers = coded.coder <= TYPED_BASE_TIERS;
     const uint32_t raw_units = units_of(bytes);
     uint32_t units = coded.units();
-    uint32_t form = make_form(room::TYPE == TYPE_BF16 ? STRAIT_BLOCK_BASE
-                              : has_low_bits          ? STRAIT_BLOCK_SPLIT
-                                                      : STRAIT_BLOCK_FP32Z,
+    uint32_t form = make_form(room.TYPE == TYPE_BF16 ? STRAIT_BLOCK_BASE
+                              : has_low_bits         ? STRAIT_BLOCK_SPLIT
+                                                     : STRAIT_BLOCK_FP32Z,
                               coded.stats_mode());
     if (units >= raw_units) {
         units = raw_units;
@@ -267,31 +269,31 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
         form = STRAIT_BLOCK_CONST;
     }
     const bool is_coded = form >= TYPED_FORMS;
-    const bool from_stage = !WHOLE || form == STRAIT_BLOCK_CONST;
-    const uint32_t begin = !is_coded || has_low_bits || room::TYPE == TYPE_BF16 ? 0 : room::SM;
+    const bool from_stage = !IN_PLACE || form == STRAIT_BLOCK_CONST;
+    const uint32_t begin = !is_coded || has_low_bits || room.TYPE == TYPE_BF16 ? 0 : room.SM;
     const bool release_late = !tiers || items3.dense_escapes;
     if (thread == 0)
         submit_block(launch, team, parity, make_size(units, form, is_coded ? escaped : 0), begin, from_stage,
                      form == STRAIT_BLOCK_CONST, bytes);
-    if (WHOLE && is_coded && !release_late)
+    if (IN_PLACE && is_coded && !release_late)
         warp_arrive(&shared.empty, lane);
-    if (WHOLE && form == STRAIT_BLOCK_RAW) {
+    if (IN_PLACE && form == STRAIT_BLOCK_RAW) {
         copy_raw(team, parity, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
     if (is_coded && tiers) {
         store_tiers(variable, items2, items3, at, scan, scan4);
     } else if (is_coded) {
-        codes.put(streams, thread);
+        codes.put(streams, room, thread);
     }
-    if (WHOLE && is_coded && thread == 0) { // the bytes after the streams are zero
+    if (IN_PLACE && is_coded && thread == 0) { // the bytes after the streams are zero
         uint32_t *end = reinterpret_cast<uint32_t *>(streams + begin + units * UNIT) - 1;
         atomicOr(end, (coded.coder | base << 8) << 16);
     }
-    if (WHOLE && is_coded && release_late)
+    if (IN_PLACE && is_coded && release_late)
         warp_arrive(&shared.empty, lane);
-    if (!WHOLE && is_coded)
-        pack_typed(team, streams, coded, bytes, thread);
+    if (!IN_PLACE && is_coded)
+        pack_typed(team, room, streams, coded, bytes, thread);
     fence_bulk();
     warp_arrive(&shared.job_ready[parity], lane);
 }
@@ -300,12 +302,15 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
 
 // A lane holds the inverted exponents of its values in registers until the base is known.
 
-template <bool WHOLE, class LAUNCH>
-DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration, uint32_t warp,
-                       uint32_t lane)
+// A block is even when its bytes are a multiple of this: lanes have all of their values or none, and its streams of
+// fixed size end at multiples of 16 bytes.
+constexpr uint32_t BF16_EVEN = 128;
+
+template <bool WHOLE, bool EVEN, class LAUNCH>
+DEVICE void code_bf16_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration,
+                            uint32_t warp, uint32_t lane)
 {
     uint32_t keys[4], inverted[4][4];
-    typedef typed_room<CODER_BF16> room;
     const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
@@ -313,6 +318,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : shared.block.bytes, n = bytes / 2;
     const uint32_t first_step = shared.block.first_step, step = first_step + warp * 32 + lane / 4;
     const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
+    const typed_room<CODER_BF16> room = {EVEN ? n : BLOCK_VALUES};
     uint8_t *streams = team.fixed(parity);
     partial_sum sum = {0, 0, 0};
     uint32_t parts = 0;
@@ -327,10 +333,11 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
                 same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
         } else {
-            truncate_vector(w, 2 * sum_edge(w, bytes, first_step, vector, keys, sum));
+            truncate_vector(w, EVEN ? 0 : 2 * sum_edge(w, bytes, first_step, vector, keys, sum));
         }
         split_values(w, sm);
-        reinterpret_cast<uint2 *>(streams + room::SM)[vector] = make_uint2(sm[0], sm[1]);
+        if (WHOLE || !EVEN || vector < n / 8)
+            reinterpret_cast<uint2 *>(streams + room.SM)[vector] = make_uint2(sm[0], sm[1]);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             inverted[g][j] = inverted_exponents(w[j]);
@@ -352,7 +359,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     block.new_base = put_ranking(team, block.base, thread);
 
     const uint32_t to_add = base_to_add(block.base);
-    uint32_t *own = reinterpret_cast<uint32_t *>(streams + room::TIERS + warp * (TIERED_VARIABLE / WORKER_WARPS));
+    uint32_t *own = reinterpret_cast<uint32_t *>(streams + room.tiers() + warp * (TIERED_VARIABLE / WORKER_WARPS));
 #pragma unroll
     for (uint32_t g = 0; g < 4; g++)
         own[g * 32 + lane] = base_codes(inverted[g], to_add);
@@ -367,7 +374,19 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
     block.left = WHOLE ? 32 : min(n - min(n, 32 * thread), 32u);
     if (!WHOLE)
         block.cut();
-    code_high_halves<WHOLE>(launch, team, block, parity, warp, lane);
+    code_high_halves<EVEN>(launch, team, room, block, parity, warp, lane);
+}
+
+template <bool WHOLE, class LAUNCH>
+DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration, uint32_t warp,
+                       uint32_t lane)
+{
+    if (WHOLE)
+        code_bf16_block<true, true>(launch, team, iteration, warp, lane);
+    else if (team.shared().block.bytes % BF16_EVEN == 0)
+        code_bf16_block<false, true>(launch, team, iteration, warp, lane);
+    else
+        code_bf16_block<false, false>(launch, team, iteration, warp, lane);
 }
 
 // ---- FP16 and FP32 values ------------------------------------------------------------------------------------------
@@ -511,15 +530,15 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uin
                        uint32_t lane)
 {
     uint32_t keys[4];
-    typedef typed_room<CODER> room;
-    typedef typename room::values values;
+    typedef typename typed_room<CODER>::values values;
+    constexpr typed_room<CODER> room = {values::HIGH_HALVES};
     const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
     load_keys(shared, lane, keys);
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : shared.block.bytes, m = bytes / values::BYTES;
     const uint32_t first = thread * values::EACH;
     const bool by_base = launch.head.mode == STRAIT_MODE_BASE;
-    uint8_t *streams = team.fixed(parity), *variable = streams + room::TIERS;
+    uint8_t *streams = team.fixed(parity), *variable = streams + room.tiers();
 
     partial_sum sum = {0, 0, 0};
     value_splitter<CODER> splitter = {streams, team.high_halves(), NO_INVERTED, 0, 0};
@@ -532,12 +551,12 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uin
     if (lane == 0)
         shared.sums[parity][warp] = total;
 #pragma unroll 1
-    for (uint32_t i = thread; i < (encode_team<CODER>::STREAMS - room::TIERS) / 16; i += WORKERS)
+    for (uint32_t i = thread; i < (encode_team<CODER>::STREAMS - room.tiers()) / 16; i += WORKERS)
         reinterpret_cast<uint4 *>(variable)[i] = make_uint4(0, 0, 0, 0);
     barrier_wait(&shared.base_ready, parity);
     const uint32_t warp_values = lane < WORKER_WARPS ? shared.warp_values[lane] : NO_BASE;
     typed_lane block = {bytes, 0, by_base, true, false, warp_same};
-    if (room::TYPE != TYPE_FP16)
+    if (room.TYPE != TYPE_FP16)
         block.has_low_bits = __any_sync(ALL_LANES, (warp_values & 256) != 0);
     if (by_base) {
         block.base = base_from_order(__reduce_min_sync(ALL_LANES, warp_values & 255));
@@ -545,7 +564,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER> &team, uin
     }
     block.left = WHOLE ? values::EACH : min(m - min(m, first), values::EACH);
     code_lane(team, block, thread);
-    code_high_halves<WHOLE>(launch, team, block, parity, warp, lane);
+    code_high_halves<WHOLE>(launch, team, room, block, parity, warp, lane);
 }
 
 } // namespace strait

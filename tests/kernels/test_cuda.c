@@ -21,10 +21,11 @@ static unsigned passed_over, one_in = 1; /* of the chosen trials */
 
 /* ---- Making trials --------------------------------------------------------------------------------------------- */
 
-static const uint32_t sizes[] = {1,     2,     3,     7,     8,     15,    16,    17,    18,    30,    31,    32,
-                                 33,    34,    62,    64,    66,    127,   128,   129,   130,   254,   1024,  2048,
-                                 4096,  8191,  8192,  8193,  12288, 16256, 16368, 16382, 16383, 16384, 16385, 16386,
-                                 16387, 16400, 16512, 32767, 32768, 32769, 32770, 49150, 49152, 49153, 65536};
+static const uint32_t sizes[] = {1,     2,     3,     7,     8,     15,    16,    17,    18,    30,    31,
+                                 32,    33,    34,    62,    64,    66,    127,   128,   129,   130,   254,
+                                 640,   1024,  2048,  4096,  7168,  8064,  8191,  8192,  8193,  8320,  12288,
+                                 16256, 16368, 16382, 16383, 16384, 16385, 16386, 16387, 16400, 16512, 32767,
+                                 32768, 32769, 32770, 49150, 49152, 49153, 65536};
 
 static uint32_t round_to(uint32_t size, uint32_t multiple)
 {
@@ -335,14 +336,13 @@ static void chosen_patterns(struct rng *rng)
 {
     for (int p = 0; p < PATTERNS; p++) {
         for (int m = 0; m < COUNT(asked_modes); m++) {
-            for (int k = 0; k < 3; k++) {
+            for (int k = 0; k < 4; k++) {
+                static const uint32_t bytes[] = {16384, 20480, 3000, 7168};
                 const struct asked asked = ask((size_t)m);
                 const struct shape shape = {.page_count = 2,
-                                            .rows = k < 2 ? 1 : 5,
-                                            .row_bytes = k == 0   ? 16384
-                                                         : k == 1 ? 20480
-                                                                  : 3000,
-                                            .row_gap = k < 2 ? 0 : 8,
+                                            .rows = k == 2 ? 5 : 1,
+                                            .row_bytes = bytes[k],
+                                            .row_gap = k == 2 ? 8 : 0,
                                             .skew = k == 1 ? 4 : 0,
                                             .table = (uint32_t)(k + m) % TEST_TABLES};
                 chosen_trial(rng, &asked, &shape, (enum pattern)p, HONEST);
@@ -360,11 +360,14 @@ static void chosen_hostilities(struct rng *rng)
                 const struct asked asked = ask((size_t)m);
                 const struct shape shape = {.page_count = 3,
                                             .rows = 1,
-                                            .row_bytes = k < 2 ? 16384 + 600 : 3001,
-                                            .page_gap = k < 2 ? 4 : 3,
+                                            .row_bytes = k < 2    ? 16384 + 600
+                                                         : k == 2 ? 7168
+                                                                  : 3001,
+                                            .page_gap = k < 2    ? 4
+                                                        : k == 2 ? 0
+                                                                 : 3,
                                             .table = 2};
-                const enum pattern pattern =
-                    element_bytes(asked.element) == 1 && k % 2 == 0 ? PATTERN_FP8 : patterns[k];
+                const enum pattern pattern = element_bytes(asked.element) == 1 && k != 1 ? PATTERN_FP8 : patterns[k];
                 chosen_trial(rng, &asked, &shape, pattern, (enum hostility)how);
             }
         }
