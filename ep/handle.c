@@ -242,15 +242,34 @@ static bool peers_good(const struct strait_ep_handle *handle, void *const *peers
     return handle->view.layout == STRAIT_EP_FLAT;
 }
 
-/* The group as phases of a call see it. Where calls choose, they code what gains by it through host memory: BF16 of
- * FLAT, by a quarter, unless tensors of peers are reached. Ranks choose alike, as tensors of a call are of one type. */
+/* What was measured to gain by coding through host memory, and with how many multiprocessors at least. */
+static const struct gain {
+    enum strait_element type;
+    enum strait_ep_layout layout;
+    uint32_t sm_budget;
+} gains[] = {{STRAIT_ELEMENT_BF16, STRAIT_EP_FLAT, 1},
+             {STRAIT_ELEMENT_BF16, STRAIT_EP_EXPERT_MAJOR, 32},
+             {STRAIT_ELEMENT_FP8_E4M3, STRAIT_EP_FLAT, 32}};
+
+static bool gains_by_coding(const struct strait_ep_handle *handle, enum strait_element type)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < sizeof(gains) / sizeof(gains[0]); i++)
+        found |= gains[i].type == type && gains[i].layout == handle->view.layout &&
+                 gains[i].sm_budget <= handle->group->view.sm_budget;
+    return found;
+}
+
+/* The group as phases of a call see it. Where calls choose, they code what gains by it, unless tensors of peers are
+ * reached. Ranks choose alike, as tensors of a call are of one type and budgets are equal. */
 static struct ep_group_view view_of_call(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor,
                                          void *const *peers)
 {
     struct ep_group_view view = handle->group->view;
 
     if (handle->group->mixed)
-        view.coded = tensor->type == STRAIT_ELEMENT_BF16 && handle->view.layout == STRAIT_EP_FLAT && peers == NULL;
+        view.coded = gains_by_coding(handle, tensor->type) && peers == NULL;
     return view;
 }
 

@@ -90,9 +90,10 @@ enum strait_ep_memory {
     STRAIT_EP_CUDA = 1, /* of the device that is current when the group is made */
 };
 
-/* Whether rows are compressed on their way. AUTO: where it was measured to be faster, which is HT FLAT with BF16 rows
- * between GPUs of one host that do not reach each other's memory, in groups of at least 16 MiB a call (tokens_max *
- * row_bytes_max). Such a group has memory for rows of both kinds (docs/expert-parallel.md). */
+/* Whether rows are compressed on their way. AUTO: where it was measured to be faster, which is between GPUs of one host
+ * that do not reach each other's memory, in groups of at least 16 MiB a call (tokens_max * row_bytes_max): HT FLAT with
+ * BF16 rows, and with at least 32 multiprocessors also HT EXPERT_MAJOR with BF16 and FLAT with FP8 E4M3 rows. Such a
+ * group has memory for rows of both kinds (docs/expert-parallel.md). */
 enum strait_ep_coding { STRAIT_EP_AUTO = 0, STRAIT_EP_RAW = 1, STRAIT_EP_CODED = 2 };
 
 /* What happens to tokens beyond receive_max (HT). TRAP: an error that strait_ep_async_error tells, the group is of no

@@ -119,23 +119,22 @@ template <uint32_t BYTES>
 DEVICE uint32_t count_exponents(bool e5m2, const uint32_t exponents[BYTES / 4], uint32_t count, uint32_t lane)
 {
     static_assert(BYTES < 16, "four bits count them");
-    uint32_t found[4] = {0, 0, 0, 0}; // of the lane, four bits for each exponent
-#pragma unroll
-    for (uint32_t i = 0; i < BYTES; i++) {
-        const uint32_t e = exponents[i / 4] >> (8 * (i % 4)) & 31, one = i < count ? 1u << (4 * (e % 8)) : 0;
-#pragma unroll
-        for (uint32_t w = 0; w < 4; w++)
-            found[w] += e / 8 == w ? one : 0;
-    }
     uint32_t all = 0; // of all lanes: those of two exponents, whose numbers differ by 4
 #pragma unroll
-    for (uint32_t w = 0; w < 4; w++) {
-        if (w >= 2 && !e5m2)
+    for (uint32_t half = 0; half < 2; half++) {
+        if (half == 1 && !e5m2)
             break;
+        uint32_t found[2] = {0, 0}; // of the lane, four bits for each of 16 exponents
 #pragma unroll
-        for (uint32_t i = 0; i < 4; i++) {
-            const uint32_t two = __reduce_add_sync(ALL_LANES, found[w] >> (4 * i) & 0x000f000fu);
-            all = lane / 8 == w && lane % 4 == i ? two : all;
+        for (uint32_t i = 0; i < BYTES; i++) {
+            const uint32_t e = exponents[i / 4] >> (8 * (i % 4)) & 31, one = i < count ? 1u << (4 * (e % 8)) : 0;
+            found[0] += e / 8 == 2 * half ? one : 0;
+            found[1] += e / 8 == 2 * half + 1 ? one : 0;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < 8; i++) {
+            const uint32_t two = __reduce_add_sync(ALL_LANES, found[i / 4] >> (4 * (i % 4)) & 0x000f000fu);
+            all = lane / 8 == 2 * half + i / 4 && lane % 4 == i % 4 ? two : all;
         }
     }
     return lane % 8 < 4 ? all & 0xffff : all >> 16;

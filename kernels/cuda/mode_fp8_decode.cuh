@@ -186,12 +186,15 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
     // All lanes: counts the warp's part of the sample, for the finish warp.
     DEVICE void count_sample(const uint32_t sample[2]) const
     {
-        uint32_t exist = left();
-        if (EACH == FP8_EACH)
-            exist -= min(exist, 8 * piece());
-        else // of an even block, the lane with the piece has all of it
-            exist = piece() / 4 == lane % 2 ? exist : 0;
-        const uint32_t count = count_exponents<8>(at.e5m2, sample, exist, lane);
+        const uint32_t exist = left(), from = 8 * piece();
+        uint32_t count;
+        if (EACH == FP8_EACH) {
+            count = count_exponents<8>(at.e5m2, sample, exist - min(exist, from), lane);
+        } else { // of an even block: the lane that has the piece gives half of it to the other one
+            const uint32_t other = __shfl_sync(ALL_LANES, sample[1], lane ^ 1);
+            const uint32_t mine[1] = {piece() / 4 == lane % 2 ? sample[0] : other};
+            count = count_exponents<4>(at.e5m2, mine, exist, lane);
+        }
         team.shared().samples[stage][warp][lane] = static_cast<uint16_t>(count);
     }
 

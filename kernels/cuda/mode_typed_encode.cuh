@@ -190,8 +190,8 @@ DEVICE void pack_typed(const encode_team<CODER> &team, const typed_room<CODER> &
     }
 }
 
-// All workers: encodes the high halves of block number `iteration` of the team and completes the block, whose streams lie
-// IN_PLACE or are packed.
+// All workers: encodes the high halves of block number `iteration` of the team and completes the block, whose streams
+// lie IN_PLACE or are packed.
 template <bool IN_PLACE, coder_id CODER, class LAUNCH>
 DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &team, const typed_room<CODER> &room,
                              const typed_lane &high_halves, uint32_t parity, uint32_t warp, uint32_t lane)
@@ -336,8 +336,7 @@ DEVICE void code_bf16_block(const LAUNCH &launch, const encode_team<CODER_BF16> 
             truncate_vector(w, EVEN ? 0 : 2 * sum_edge(w, bytes, first_step, vector, keys, sum));
         }
         split_values(w, sm);
-        if (WHOLE || !EVEN || vector < n / 8)
-            reinterpret_cast<uint2 *>(streams + room.SM)[vector] = make_uint2(sm[0], sm[1]);
+        reinterpret_cast<uint2 *>(streams + room.SM)[vector] = make_uint2(sm[0], sm[1]); // zeroes where others will be
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             inverted[g][j] = inverted_exponents(w[j]);

@@ -48,6 +48,7 @@ static struct strait_ep_config draw_config(struct rng *rng, uint32_t ranks)
     if (setting.alone && config.coding == STRAIT_EP_AUTO && rng_below(rng, 2)) { /* large enough for calls to choose */
         config.algorithm = STRAIT_EP_HIGH_THROUGHPUT;
         config.tokens_max = 1100, config.row_bytes_max = 16000, config.topk_max = 1;
+        config.sm_budget = rng_below(rng, 2) ? 32 : 0; /* with which calls choose more */
     }
     const uint64_t copies = config.algorithm == STRAIT_EP_LOW_LATENCY ? config.experts : ranks * config.topk_max;
     while (copies * config.tokens_max * config.row_bytes_max > 1u << 27)
@@ -61,11 +62,12 @@ static struct strait_ep_config draw_config(struct rng *rng, uint32_t ranks)
 static struct step_shape draw_shape(struct rng *rng, const struct strait_ep_config *config, uint32_t ranks,
                                     uint32_t rank)
 {
-    static const enum strait_element types[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32};
+    static const enum strait_element types[] = {STRAIT_ELEMENT_BF16, STRAIT_ELEMENT_FP16, STRAIT_ELEMENT_FP32,
+                                                STRAIT_ELEMENT_FP8_E4M3};
     const bool ll = config->algorithm == STRAIT_EP_LOW_LATENCY;
     const uint32_t vectors = setting.alone && config->row_bytes_max > 1024 ? 64 : config->row_bytes_max / 16;
     const uint32_t most = setting.alone && config->tokens_max > 30 ? 30 : config->tokens_max;
-    struct step_shape shape = {.type = types[rng_below(rng, 3)],
+    struct step_shape shape = {.type = types[rng_below(rng, COUNT(types))],
                                .layout = rng_below(rng, 2) ? STRAIT_EP_EXPERT_MAJOR
                                          : ll              ? STRAIT_EP_RANK_MAJOR
                                                            : STRAIT_EP_FLAT,
