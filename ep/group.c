@@ -19,7 +19,7 @@
 #define ROWS_MAX    0x7FFFFFFFu /* places are int32 */
 #define TOKENS_MAX  (1u << 20)
 #define HEAP_MAX    (1ull << 40)
-#define FORMAT      2u /* of what ranks tell each other here; incremented with every change of the arena */
+#define FORMAT      3u /* of what ranks tell each other here; one more with every change of the arena or of AUTO */
 #define HELLO_WORDS 18u
 #define LEAVE_NS    10000000000u /* that a rank waits at its end, at most, for ranks of other hosts */
 
@@ -700,7 +700,8 @@ void strait_ep_info(const struct strait_ep_group *group, struct strait_ep_info *
     struct strait_ep_info known = {.size = sizeof(known),
                                    .medium = group->medium,
                                    .coded = group->view.coded,
-                                   .arena_bytes = group->view.at.bytes};
+                                   .arena_bytes = group->view.at.bytes,
+                                   .coded_calls = group->coded_calls};
 
     if (group->config.memory == STRAIT_EP_HOST) {
         known.sent_bytes = group->view.state->sent_bytes;

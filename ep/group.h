@@ -27,7 +27,7 @@ struct strait_ep_group {
     struct ep_group_view host_view; /* of the proxy: with addresses of the host */
     uint64_t *report;               /* the host's address of view.report */
     struct ep_heap heap;
-    uint64_t calls; /* begun */
+    uint64_t calls, coded_calls; /* begun; of these with coded rows */
     struct ep_open_call open[2];
     uint32_t open_count;
 };

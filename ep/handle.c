@@ -245,31 +245,27 @@ static bool peers_good(const struct strait_ep_handle *handle, void *const *peers
 /* What was measured to gain by coding through host memory, and with how many multiprocessors at least. */
 static const struct gain {
     enum strait_element type;
-    enum strait_ep_layout layout;
     uint32_t sm_budget;
-} gains[] = {{STRAIT_ELEMENT_BF16, STRAIT_EP_FLAT, 1},
-             {STRAIT_ELEMENT_BF16, STRAIT_EP_EXPERT_MAJOR, 32},
-             {STRAIT_ELEMENT_FP8_E4M3, STRAIT_EP_FLAT, 32}};
+} gains[] = {{STRAIT_ELEMENT_BF16, 1}, {STRAIT_ELEMENT_FP8_E4M3, 32}};
 
-static bool gains_by_coding(const struct strait_ep_handle *handle, enum strait_element type)
+static bool gains_by_coding(const struct ep_group_view *group, enum strait_element type)
 {
     bool found = false;
 
     for (size_t i = 0; i < sizeof(gains) / sizeof(gains[0]); i++)
-        found |= gains[i].type == type && gains[i].layout == handle->view.layout &&
-                 gains[i].sm_budget <= handle->group->view.sm_budget;
+        found |= gains[i].type == type && gains[i].sm_budget <= group->sm_budget;
     return found;
 }
 
-/* The group as phases of a call see it. Where calls choose, they code what gains by it, unless tensors of peers are
- * reached. Ranks choose alike, as tensors of a call are of one type and budgets are equal. */
+/* The group as phases of a call see it. Where calls choose, they code rows of FLAT that gain by it, unless tensors of
+ * peers are reached. Ranks choose alike: tensors of a call are of one type, layouts and budgets are equal. */
 static struct ep_group_view view_of_call(const struct strait_ep_handle *handle, const struct strait_ep_tensor *tensor,
                                          void *const *peers)
 {
     struct ep_group_view view = handle->group->view;
 
     if (handle->group->mixed)
-        view.coded = gains_by_coding(handle, tensor->type) && peers == NULL;
+        view.coded = handle->view.layout == STRAIT_EP_FLAT && peers == NULL && gains_by_coding(&view, tensor->type);
     return view;
 }
 
@@ -390,6 +386,7 @@ enum strait_status strait_ep_dispatch(struct strait_ep_handle *handle, const str
         return status;
     if (!begin_call(handle))
         return STRAIT_ERR_INVALID;
+    group->coded_calls += view.coded;
     handle->receive = receive_of(handle, out, flags);
     handle->receive.group = send.group = view;
     handle->weighted = in->weights != NULL;
@@ -554,6 +551,7 @@ enum strait_status strait_ep_combine(struct strait_ep_handle *handle, const stru
         return STRAIT_ERR_INVALID;
     handle->reduce = reduce_of(handle, out);
     handle->reduce.group = view_of_call(handle, &in->tokens, in->peers);
+    group->coded_calls += handle->reduce.group.coded;
     copy_peers(handle, in->peers, &handle->reduce.peers);
     status = group->view.low_latency ? combine_low_latency(handle, in, flags, stream)
                                      : combine_high_throughput(handle, in, stream);

@@ -92,8 +92,8 @@ enum strait_ep_memory {
 
 /* Whether rows are compressed on their way. AUTO: where it was measured to be faster, which is between GPUs of one host
  * that do not reach each other's memory, in groups of at least 16 MiB a call (tokens_max * row_bytes_max): HT FLAT with
- * BF16 rows, and with at least 32 multiprocessors also HT EXPERT_MAJOR with BF16 and FLAT with FP8 E4M3 rows. Such a
- * group has memory for rows of both kinds (docs/expert-parallel.md). */
+ * BF16 rows, and with at least 32 multiprocessors also with FP8 E4M3 rows. Such a group has memory for rows of both
+ * kinds (docs/expert-parallel.md). */
 enum strait_ep_coding { STRAIT_EP_AUTO = 0, STRAIT_EP_RAW = 1, STRAIT_EP_CODED = 2 };
 
 /* What happens to tokens beyond receive_max (HT). TRAP: an error that strait_ep_async_error tells, the group is of no
@@ -282,6 +282,7 @@ struct strait_ep_info {
     uint64_t arena_bytes; /* of this rank's memory that peers reach, the heap included */
     uint64_t sent_bytes;  /* of rows to other ranks so far, as they cross; host memory groups, else 0 */
     uint64_t raw_bytes;   /* of the same rows before */
+    uint64_t coded_calls; /* dispatches and combines so far whose rows are compressed; each replay of a graph is none */
 };
 STRAIT_API void strait_ep_info(const struct strait_ep_group *group, struct strait_ep_info *info);
 

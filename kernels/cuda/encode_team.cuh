@@ -33,7 +33,7 @@ struct encode_job {
         uint32_t value_count;    // modes 0 to 4
         uint32_t streams_offset; // typed modes: byte of the team's streams at which the block begins
     };
-    uint32_t from_stage; // the stage holds the coded block: const, packed there, or short and raw
+    uint32_t from_stage; // the stage holds the coded block: const, packed there, or raw and not in place
     uint32_t slot, first_slot, item;
     uint8_t *dst;
 };
@@ -209,15 +209,17 @@ template <class TEAM> DEVICE void make_const(const TEAM &team, uint32_t bytes)
     *reinterpret_cast<uint4 *>(stage) = make_uint4(value | tail << 16, 0, 0, 0);
 }
 
-// Copies a worker's part of a raw block that has all its values to the room of its streams, from where it is stored
-// while the next block arrives in the stage.
-template <class TEAM> DEVICE void copy_raw(const TEAM &team, uint32_t parity, uint32_t warp, uint32_t lane)
+// Copies a worker's part of a raw block whose bytes are a multiple of 16 to the room of its streams, from where it is
+// stored while the next block arrives in the stage.
+template <class TEAM>
+DEVICE void copy_raw(const TEAM &team, uint32_t parity, uint32_t bytes, uint32_t warp, uint32_t lane)
 {
     const uint4 *input = reinterpret_cast<const uint4 *>(team.input());
     uint4 *fixed = reinterpret_cast<uint4 *>(team.fixed(parity));
 #pragma unroll
     for (uint32_t g = 0; g < 4; g++)
-        fixed[worker_vector(warp, lane, g)] = input[worker_vector(warp, lane, g)];
+        if (worker_vector(warp, lane, g) < bytes / 16)
+            fixed[worker_vector(warp, lane, g)] = input[worker_vector(warp, lane, g)];
 }
 
 // Units of all earlier blocks in the launch, modulo 2^28; waits for the scan warp.

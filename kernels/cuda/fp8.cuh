@@ -11,10 +11,12 @@ namespace strait
 
 constexpr uint32_t FP8_RANKS = 9;                  // also the bytes at the end of a block
 constexpr uint32_t FP8_EACH = 64, FP8_LAST = 0x3f; // values of a group; code of an exponent without a rank
-constexpr uint32_t FP8_SHORT = BLOCK_SIZE / 2;     // bytes of a block that lanes share by half groups, at most
-// A block is even when its values are a multiple of this many: lanes have all of theirs or none, and its streams of
-// fixed size end at multiples of 16 bytes. Rows of models are mostly even, and shorter than a block.
-constexpr uint32_t FP8_EVEN = 128;
+
+// Whether lanes share a block by half groups: an even one of at most half of the size.
+ANY_SIDE bool is_fp8_short(uint32_t bytes)
+{
+    return bytes % EVEN_BYTES == 0 && bytes <= BLOCK_SIZE / 2;
+}
 
 // Bytes of the rests of m values.
 ANY_SIDE uint32_t fp8_rests_size(bool e5m2, uint32_t m)

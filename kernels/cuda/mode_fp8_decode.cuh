@@ -40,11 +40,11 @@ DEVICE fp8_layout lay_out_fp8(const decode_block &block, const uint8_t *input)
 
 // ---- Workers -------------------------------------------------------------------------------------------------------
 
-// A lane's part of a block: EACH consecutive values. An EVEN block goes straight to its page, and is a full one or one
-// of at most FP8_SHORT bytes, which lanes share by half groups.
-template <bool EVEN, uint32_t EACH> struct fp8_worker {
+// A lane's part of a block: EACH consecutive values. An ALIGNED block goes straight to its page, and is a full one or a
+// short one, which lanes share by half groups.
+template <bool ALIGNED, uint32_t EACH> struct fp8_worker {
     static constexpr uint32_t WORDS = EACH / 16;
-    static constexpr bool FULL = EVEN && EACH == FP8_EACH;
+    static constexpr bool FULL = ALIGNED && EACH == FP8_EACH;
     const decode_team &team;
     const fp8_layout &at;
     uint32_t stage, warp, lane;
@@ -63,7 +63,7 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
     // Word at a byte of the block; streams of an even block whose size is fixed are aligned.
     DEVICE uint32_t load(uint32_t from) const
     {
-        return EVEN ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
+        return ALIGNED ? *reinterpret_cast<const uint32_t *>(at.input + from) : load_word(at.input, from);
     }
 
     // All workers: adds the lane's count to those of the lanes before it. Returns the items before the lane's; *all
@@ -132,7 +132,8 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
         return at.has_room(at4 + fp8_last_size(at.e5m2, all4));
     }
 
-    // A whole group's values are made in two halves of 32, so that they fit in registers. `half` is that of the group.
+    // A whole group's values are made in two halves of 32, so that they fit in registers. A lane with half a group has
+    // one half, number 0.
 
     // Exponents of the half that the first two words of all tiers stand for, but for those without a rank.
     DEVICE void make_exponents(uint32_t e[8]) const
@@ -166,20 +167,20 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
         return bad;
     }
 
-    // The lane's group of the sample, and the piece of it that counts.
+    // The piece of the lane's group that is in the sample.
     DEVICE uint32_t piece() const
     {
         return sample_piece(thread() / (FP8_EACH / EACH));
     }
 
-    // Takes what the half has of the group's piece of the sample.
-    DEVICE void take_sample(const uint32_t e[8], uint32_t half, uint32_t sample[2]) const
+    // Takes what a half of the lane's group has of the piece.
+    DEVICE void take_sample(const uint32_t e[8], uint32_t half_of_group, uint32_t sample[2]) const
     {
         const uint32_t piece = this->piece();
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
-            sample[0] = piece == 4 * half + i ? e[2 * i] : sample[0];
-            sample[1] = piece == 4 * half + i ? e[2 * i + 1] : sample[1];
+            sample[0] = piece == 4 * half_of_group + i ? e[2 * i] : sample[0];
+            sample[1] = piece == 4 * half_of_group + i ? e[2 * i + 1] : sample[1];
         }
     }
 
@@ -201,7 +202,7 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
     // Makes values of exponents.
     DEVICE void join(uint32_t half, uint32_t e[8]) const
     {
-        const uint32_t first = EACH * thread() + 32 * half, values = left(); // of a lane with half a group, half is 0
+        const uint32_t first = EACH * thread() + 32 * half, values = left();
         if (at.e5m2) {
             const uint32_t signs = load((at.m + 3) / 4 + first / 8);
 #pragma unroll
@@ -221,7 +222,7 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
                 e[2 * i + 1] = (e[2 * i + 1] & 0x0f0f0f0fu) << 3 | w[1];
             }
         }
-        if (EVEN)
+        if (ALIGNED)
             return;
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++)
@@ -246,7 +247,7 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
     DEVICE uint32_t put(const one_region &launch, const decode_block &block, uint32_t half, const uint32_t w[8],
                         uint32_t word, partial_sum &sum) const
     {
-        const bool direct = EVEN || (block.what & BLOCK_DIRECT) != 0;
+        const bool direct = ALIGNED || (block.what & BLOCK_DIRECT) != 0;
         uint4 key = team.shared().keys[2 * half + lane % 2];
         uint32_t differs = 0;
 #pragma unroll
@@ -258,7 +259,7 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
             const uint32_t keys[4] = {key.x, key.y, key.z, key.w};
             uint32_t v[4] = {w[4 * k], w[4 * k + 1], w[4 * k + 2], w[4 * k + 3]};
             uint32_t x[4] = {v[0] ^ word, v[1] ^ word, v[2] ^ word, v[3] ^ word};
-            if (!EVEN)
+            if (!ALIGNED)
                 truncate_vector(x, 16 * vector < (block.bytes & ~1u) ? (block.bytes & ~1u) - 16 * vector : 0);
             differs |= FULL || 16 * vector < block.bytes ? x[0] | x[1] | x[2] | x[3] : 0;
             if (!direct) {
@@ -282,13 +283,13 @@ template <bool EVEN, uint32_t EACH> struct fp8_worker {
     }
 };
 
-template <bool EVEN, uint32_t EACH>
+template <bool ALIGNED, uint32_t EACH>
 DEVICE typed_found decode_fp8_block(const one_region &launch, const decode_team &team, uint32_t stage,
                                     const decode_block &block, const fp8_layout &at)
 {
     const uint32_t thread = threadIdx.x % TEAM_THREADS, lane = thread % 32, warp = thread / 32;
     decode_shared &shared = team.shared();
-    fp8_worker<EVEN, EACH> worker = {team, at, stage, warp, lane};
+    fp8_worker<ALIGNED, EACH> worker = {team, at, stage, warp, lane};
     partial_sum sum = {0, 0, 0};
     uint32_t sample[2] = {0, 0}, bad = 0, differs = 0, word = 0;
     if (!worker.read_tiers())
@@ -325,7 +326,7 @@ template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_fp8(const r
     const fp8_layout at = lay_out_fp8(block, team.lines(stage) + block.before);
     if ((block.what & BLOCK_WHOLE) != 0)
         return decode_fp8_block<true, FP8_EACH>(launch, team, stage, block, at);
-    if ((block.what & BLOCK_DIRECT) != 0 && block.bytes % FP8_EVEN == 0 && block.bytes <= FP8_SHORT)
+    if ((block.what & BLOCK_DIRECT) != 0 && is_fp8_short(block.bytes))
         return decode_fp8_block<true, FP8_EACH / 2>(launch, team, stage, block, at);
     return decode_fp8_block<false, FP8_EACH>(launch, team, stage, block, at);
 }

@@ -9,11 +9,11 @@
 namespace strait
 {
 
-// Offsets of streams in a team's room. Those of an even block are made where they are stored from; those of other
-// blocks lie as in a full one, and are packed afterwards.
+// Offsets of streams in a team's room. Those of a full block, and of a short even one, are made IN_PLACE, where they
+// are stored from; those of other blocks lie as in a full one, and are packed afterwards.
 struct fp8_room {
     bool e5m2;
-    uint32_t values; // of the block, or BLOCK_SIZE
+    uint32_t values; // of the block, or of a full one
 
     DEVICE uint32_t signs() const
     {
@@ -53,12 +53,12 @@ template <uint32_t EACH> struct fp8_lane {
     }
 
     // Zeroes the items past the last of `left` values, and counts.
-    template <bool EVEN> DEVICE void count(uint32_t left)
+    template <bool IN_PLACE> DEVICE void count(uint32_t left)
     {
         count2 = count3 = count4 = 0;
 #pragma unroll
         for (uint32_t i = 0; i < WORDS; i++) {
-            if (!EVEN) {
+            if (!IN_PLACE) {
                 const uint32_t mask = left > 16 * i ? low_mask(2 * (left - 16 * i)) : 0;
                 tier1[i] &= mask, tier2[i] &= mask, tier3[i] &= mask;
             }
@@ -162,7 +162,7 @@ DEVICE fp8_offsets find_fp8_offsets(const encode_shared &shared, uint32_t parity
 }
 
 // A lane's values, loaded by vectors, of which lanes begin with different ones, in different banks; summed.
-template <bool EVEN, uint32_t EACH>
+template <bool IN_PLACE, uint32_t EACH>
 DEVICE void load_fp8(const fp8_team &team, uint32_t bytes, partial_sum &sum, uint32_t w[EACH / 4], uint32_t thread)
 {
     constexpr uint32_t VECTORS = EACH / 16;
@@ -176,7 +176,7 @@ DEVICE void load_fp8(const fp8_team &team, uint32_t bytes, partial_sum &sum, uin
         const uint4 x = input[vector], key = shared.keys[vector % 4];
         const uint32_t keys[4] = {key.x, key.y, key.z, key.w};
         uint32_t v[4] = {x.x, x.y, x.z, x.w};
-        if (EVEN || vector < bytes / 16)
+        if (IN_PLACE || vector < bytes / 16)
             sum_vector(sum, v, keys, step * SUM_STEP_EVEN, step * SUM_STEP_ODD);
         else
             sum_edge(v, bytes, first_step, vector, keys, sum);
@@ -199,12 +199,12 @@ DEVICE void load_fp8(const fp8_team &team, uint32_t bytes, partial_sum &sum, uin
 
 // The first pass, for a lane with values: sums them, stores their rests, and keeps their exponents in registers.
 // Returns whether its first two values equal those of the block.
-template <bool EVEN, uint32_t EACH>
+template <bool IN_PLACE, uint32_t EACH>
 DEVICE bool split_fp8(const fp8_team &team, const fp8_room &room, uint8_t *streams, uint32_t bytes, partial_sum &sum,
                       uint32_t exponents[EACH / 4], uint32_t thread)
 {
     uint32_t w[EACH / 4];
-    load_fp8<EVEN, EACH>(team, bytes, sum, w, thread);
+    load_fp8<IN_PLACE, EACH>(team, bytes, sum, w, thread);
     if (room.e5m2) {
         uint32_t mantissas[EACH / 16], signs[EACH / 32];
 #pragma unroll
@@ -231,7 +231,7 @@ DEVICE bool split_fp8(const fp8_team &team, const fp8_room &room, uint8_t *strea
 #pragma unroll
     for (uint32_t i = 0; i < EACH / 4; i++)
         exponents[i] = fp8_exponents(room.e5m2, w[i]);
-    return same || (!EVEN && EACH * thread + 2 > bytes);
+    return same || (!IN_PLACE && EACH * thread + 2 > bytes);
 }
 
 // All lanes: counts the warp's part of the sample. Lanes with half a group count half of its piece.
@@ -316,25 +316,25 @@ DEVICE void store_fp8_tiers(uint8_t *variable, const fp8_lane<EACH> &block, cons
 }
 
 // Lanes without values take part in what all lanes do together, and in nothing else.
-template <bool EVEN, uint32_t EACH, class LAUNCH>
+template <bool IN_PLACE, uint32_t EACH, class LAUNCH>
 DEVICE void code_fp8_block(const LAUNCH &launch, const fp8_team &team, uint32_t iteration, uint32_t warp, uint32_t lane)
 {
     const uint32_t thread = warp * 32 + lane, parity = iteration & 1;
     encode_shared &shared = team.shared();
-    const uint32_t bytes = EVEN && EACH == FP8_EACH ? BLOCK_SIZE : shared.block.bytes;
-    const fp8_room room = {launch.head.element == STRAIT_ELEMENT_FP8_E5M2, EVEN ? bytes : BLOCK_SIZE};
+    const uint32_t bytes = IN_PLACE && EACH == FP8_EACH ? BLOCK_SIZE : shared.block.bytes;
+    const fp8_room room = {launch.head.element == STRAIT_ELEMENT_FP8_E5M2, IN_PLACE ? bytes : BLOCK_SIZE};
     const bool has_values = EACH * thread < bytes;
     const uint8_t *values = team.input() + EACH * thread;
     uint8_t *streams = team.fixed(parity), *variable = streams + room.tier2();
     uint32_t exponents[EACH / 4] = {}, codes[8], ranking[FP8_RANKS];
     partial_sum sum = {0, 0, 0};
-    const bool same = !has_values || split_fp8<EVEN, EACH>(team, room, streams, bytes, sum, exponents, thread);
+    const bool same = !has_values || split_fp8<IN_PLACE, EACH>(team, room, streams, bytes, sum, exponents, thread);
     count_sample<EACH>(team, room, bytes, parity, warp, lane);
     warp_arrive(&shared.base_ready, lane);
     const uint64_t total = warp_sum(sum_total(sum));
     if (lane == 0)
         shared.sums[parity][warp] = total;
-    const uint32_t rest = (EVEN ? bytes : fp8_team::STREAMS) - room.tier2();
+    const uint32_t rest = (IN_PLACE ? bytes : fp8_team::STREAMS) - room.tier2();
 #pragma unroll 1
     for (uint32_t i = thread; i < rest / 16; i += WORKERS)
         reinterpret_cast<uint4 *>(variable)[i] = make_uint4(0, 0, 0, 0);
@@ -349,7 +349,7 @@ DEVICE void code_fp8_block(const LAUNCH &launch, const fp8_team &team, uint32_t 
             fp8_codes(room.e5m2, codes, a, b);
             block.add(i, a, b);
         }
-        block.template count<EVEN>(bytes - EACH * thread);
+        block.template count<IN_PLACE>(bytes - EACH * thread);
         store_words(streams + room.tier1(), thread, block.tier1);
     }
     const uint32_t both = block.count2 | block.count3 << 16, of_warp = __reduce_add_sync(ALL_LANES, both);
@@ -379,23 +379,23 @@ DEVICE void code_fp8_block(const LAUNCH &launch, const fp8_team &team, uint32_t 
     const bool coded = form == FORM_LATER;
     if (thread == 0)
         submit_block(launch, team, parity, make_size(units, form, coded ? (at.last + 1) / 2 : 0), 0,
-                     !EVEN || form == STRAIT_BLOCK_CONST, form == STRAIT_BLOCK_CONST, bytes);
-    if (EVEN && coded && !dense)
+                     !IN_PLACE || form == STRAIT_BLOCK_CONST, form == STRAIT_BLOCK_CONST, bytes);
+    if (IN_PLACE && coded && !dense)
         warp_arrive(&shared.empty, lane);
-    if (EVEN && form == STRAIT_BLOCK_RAW) {
-        copy_raw(team, parity, warp, lane);
+    if (IN_PLACE && form == STRAIT_BLOCK_RAW) {
+        copy_raw(team, parity, bytes, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
     if (coded && has_values)
         store_fp8_tiers(variable, block, at, values, room.e5m2);
-    if (EVEN && coded && thread == 0) { // the bytes after the streams are zero
+    if (IN_PLACE && coded && thread == 0) { // the bytes after the streams are zero
         uint8_t *end = streams + units * UNIT - 12;
         or_bits(end, 0, ranking[0] << 24, ranking[1] | ranking[2] << 8 | ranking[3] << 16 | ranking[4] << 24);
         or_bits(end, 64, ranking[5] | ranking[6] << 8 | ranking[7] << 16 | ranking[8] << 24, 0);
     }
-    if (EVEN && coded && dense)
+    if (IN_PLACE && coded && dense)
         warp_arrive(&shared.empty, lane);
-    if (!EVEN && coded)
+    if (!IN_PLACE && coded)
         pack_fp8(team, room, streams, bytes, at.end, units, ranking, thread);
     fence_bulk();
     warp_arrive(&shared.job_ready[parity], lane);
@@ -404,10 +404,9 @@ DEVICE void code_fp8_block(const LAUNCH &launch, const fp8_team &team, uint32_t 
 template <bool WHOLE, class LAUNCH>
 DEVICE void code_block(const LAUNCH &launch, const fp8_team &team, uint32_t iteration, uint32_t warp, uint32_t lane)
 {
-    const uint32_t bytes = team.shared().block.bytes;
     if (WHOLE)
         code_fp8_block<true, FP8_EACH>(launch, team, iteration, warp, lane);
-    else if (bytes % FP8_EVEN == 0 && bytes <= FP8_SHORT)
+    else if (is_fp8_short(team.shared().block.bytes))
         code_fp8_block<true, FP8_EACH / 2>(launch, team, iteration, warp, lane);
     else
         code_fp8_block<false, FP8_EACH>(launch, team, iteration, warp, lane);

@@ -527,7 +527,7 @@ DEVICE void code_parts(const LAUNCH &launch, const encode_team<CODER> &team, uin
         if (WHOLE && fields_are.patches != 0)
             put_patches(team, streams + coded.at_patches(), fields_are, patches, thread);
     } else if (WHOLE && form == STRAIT_BLOCK_RAW)
-        copy_raw(team, parity, warp, lane);
+        copy_raw(team, parity, BLOCK_SIZE, warp, lane);
     if (WHOLE && form != STRAIT_BLOCK_CONST && !release_late)
         warp_arrive(&shared.empty, lane);
     if (is_coded) {

@@ -143,7 +143,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_TOP16> &tea
     if (streams && !release_late)
         warp_arrive(&shared.empty, lane);
     if (WHOLE && mode == STRAIT_BLOCK_RAW) {
-        copy_raw(team, parity, warp, lane);
+        copy_raw(team, parity, BLOCK_SIZE, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
     // The next block is being loaded from here on; all work that could wait has been deferred to here.

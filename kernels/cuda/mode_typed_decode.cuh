@@ -465,8 +465,6 @@ template <uint32_t TEAMS> __device__ __noinline__ typed_found decode_typed(const
 // except that the ranking is made from the base and the base is checked: full ones, and those that go straight to their
 // pages and end with a part, as most models' rows do.
 
-constexpr uint32_t PART_BYTES = 512; // of 256 values, a vector for each lane
-
 // All workers: whether block number `iteration` of the team, which has arrived, is such a block; a WHOLE one, or not.
 template <bool WHOLE> DEVICE bool is_plain_base(const decode_team &team, uint32_t iteration)
 {
@@ -474,7 +472,7 @@ template <bool WHOLE> DEVICE bool is_plain_base(const decode_team &team, uint32_
     constexpr uint32_t IS = STRAIT_BLOCK_BASE | BLOCK_DIRECT | (WHOLE ? BLOCK_WHOLE : 0);
     const decode_block &block = team.shared().blocks[iteration % LOOKUP_SLOTS];
     const uint32_t n = WHOLE ? BLOCK_VALUES : block.bytes / 2;
-    if ((block.what & ASKED) != IS || (!WHOLE && block.bytes % PART_BYTES != 0) ||
+    if ((block.what & ASKED) != IS || (!WHOLE && block.bytes % (2 * PART_VALUES) != 0) ||
         block.units < units_of(n + n / 4 + TYPED_END_BYTES))
         return false;
     const uint8_t *input = team.lines(iteration % DECODE_STAGES) + block.before;

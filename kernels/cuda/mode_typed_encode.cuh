@@ -10,8 +10,8 @@ namespace strait
 
 // ---- Streams, from tiers 1 and 2 of the high halves on -------------------------------------------------------------
 
-// Offsets of streams in a team's room. Those of a full block, and of an even one of BF16, are made where they are
-// stored from; those of other blocks lie as in a full one, and are packed afterwards.
+// Offsets of streams in a team's room. Those of a full block, and of an even one of BF16, are made IN_PLACE, where
+// they are stored from; those of other blocks lie as in a full one, and are packed afterwards.
 template <coder_id CODER> struct typed_room {
     static constexpr typed_type TYPE = CODER == CODER_FP32 ? TYPE_FP32 : CODER == CODER_FP16 ? TYPE_FP16 : TYPE_BF16;
     typedef typed_values<TYPE> values;
@@ -278,7 +278,7 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
     if (IN_PLACE && is_coded && !release_late)
         warp_arrive(&shared.empty, lane);
     if (IN_PLACE && form == STRAIT_BLOCK_RAW) {
-        copy_raw(team, parity, warp, lane);
+        copy_raw(team, parity, bytes, warp, lane);
         warp_arrive(&shared.empty, lane);
     }
     if (is_coded && tiers) {
@@ -300,13 +300,11 @@ DEVICE void code_high_halves(const LAUNCH &launch, const encode_team<CODER> &tea
 
 // ---- BF16 values by their bases, mode 6 ----------------------------------------------------------------------------
 
+// The bytes after the streams are zero, as warps zero all of a block that shrinks from tier 1 on.
+static_assert(BLOCK_VALUES + BLOCK_VALUES / 4 + TIERED_VARIABLE >= BLOCK_SIZE, "in blocks of any number of values");
+
 // A lane holds the inverted exponents of its values in registers until the base is known.
-
-// A block is even when its bytes are a multiple of this: lanes have all of their values or none, and its streams of
-// fixed size end at multiples of 16 bytes.
-constexpr uint32_t BF16_EVEN = 128;
-
-template <bool WHOLE, bool EVEN, class LAUNCH>
+template <bool WHOLE, bool IN_PLACE, class LAUNCH>
 DEVICE void code_bf16_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team, uint32_t iteration,
                             uint32_t warp, uint32_t lane)
 {
@@ -318,7 +316,7 @@ DEVICE void code_bf16_block(const LAUNCH &launch, const encode_team<CODER_BF16> 
     const uint32_t bytes = WHOLE ? BLOCK_SIZE : shared.block.bytes, n = bytes / 2;
     const uint32_t first_step = shared.block.first_step, step = first_step + warp * 32 + lane / 4;
     const uint32_t even_step = step * SUM_STEP_EVEN, odd_step = step * SUM_STEP_ODD;
-    const typed_room<CODER_BF16> room = {EVEN ? n : BLOCK_VALUES};
+    const typed_room<CODER_BF16> room = {IN_PLACE ? n : BLOCK_VALUES};
     uint8_t *streams = team.fixed(parity);
     partial_sum sum = {0, 0, 0};
     uint32_t parts = 0;
@@ -333,10 +331,11 @@ DEVICE void code_bf16_block(const LAUNCH &launch, const encode_team<CODER_BF16> 
                 same = (w[0] & 0xffff) == *reinterpret_cast<const uint16_t *>(input);
             sum_vector(sum, w, keys, even_step + g * 8 * SUM_STEP_EVEN, odd_step + g * 8 * SUM_STEP_ODD);
         } else {
-            truncate_vector(w, EVEN ? 0 : 2 * sum_edge(w, bytes, first_step, vector, keys, sum));
+            truncate_vector(w, IN_PLACE ? 0 : 2 * sum_edge(w, bytes, first_step, vector, keys, sum));
         }
         split_values(w, sm);
-        reinterpret_cast<uint2 *>(streams + room.SM)[vector] = make_uint2(sm[0], sm[1]); // zeroes where others will be
+        if (WHOLE || !IN_PLACE || vector < n / 8)
+            reinterpret_cast<uint2 *>(streams + room.SM)[vector] = make_uint2(sm[0], sm[1]);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             inverted[g][j] = inverted_exponents(w[j]);
@@ -373,7 +372,7 @@ DEVICE void code_bf16_block(const LAUNCH &launch, const encode_team<CODER_BF16> 
     block.left = WHOLE ? 32 : min(n - min(n, 32 * thread), 32u);
     if (!WHOLE)
         block.cut();
-    code_high_halves<EVEN>(launch, team, room, block, parity, warp, lane);
+    code_high_halves<IN_PLACE>(launch, team, room, block, parity, warp, lane);
 }
 
 template <bool WHOLE, class LAUNCH>
@@ -382,7 +381,7 @@ DEVICE void code_block(const LAUNCH &launch, const encode_team<CODER_BF16> &team
 {
     if (WHOLE)
         code_bf16_block<true, true>(launch, team, iteration, warp, lane);
-    else if (team.shared().block.bytes % BF16_EVEN == 0)
+    else if (team.shared().block.bytes % EVEN_BYTES == 0)
         code_bf16_block<false, true>(launch, team, iteration, warp, lane);
     else
         code_bf16_block<false, false>(launch, team, iteration, warp, lane);

@@ -12,7 +12,7 @@ namespace strait
 {
 
 enum parts_coder { PARTS_BY_TABLE, PARTS_BY_BASES, PARTS_CODERS };
-constexpr uint32_t PART_VALUES = 256, PARTS_END_BYTES = 2; // form and coder
+constexpr uint32_t PARTS_END_BYTES = 2; // form and coder
 
 ANY_SIDE uint32_t parts_of(uint32_t m)
 {

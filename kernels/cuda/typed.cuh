@@ -11,6 +11,7 @@ namespace strait
 
 enum typed_coder { TYPED_TABLE_TIERS, TYPED_BASE_TIERS, TYPED_BASE_CODES, TYPED_BASE_LISTED, TYPED_CODERS };
 constexpr uint32_t TYPED_END_BYTES = 2; // coder and base
+constexpr uint32_t PART_VALUES = 256;   // of a part, whose greatest exponent counts
 
 // ---- Types ----------------------------------------------------------------------------------------------------------
 

@@ -134,6 +134,7 @@ class EpInfo(Structure):
         ("arena_bytes", c_uint64),
         ("sent_bytes", c_uint64),
         ("raw_bytes", c_uint64),
+        ("coded_calls", c_uint64),
     ]
 
 

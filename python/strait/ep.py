@@ -53,13 +53,14 @@ _NOTHING_AT = (ctypes.addressof(_NOTHING) + 255) // 256 * 256
 
 class Info(NamedTuple):
     """medium: what rows cross. sent_bytes, raw_bytes: of rows to other ranks so far, as they crossed and as they are
-    (groups in host memory)."""
+    (groups in host memory). coded_calls: dispatches and combines so far whose rows are compressed."""
 
     medium: str
     coded: bool
     arena_bytes: int
     sent_bytes: int
     raw_bytes: int
+    coded_calls: int
 
 
 class _Place(NamedTuple):
@@ -277,7 +278,7 @@ class Group:
     def info(self) -> Info:
         info = _abi_ep.EpInfo(size=ctypes.sizeof(_abi_ep.EpInfo))
         lib.strait_ep_info(self._open(), byref(info))
-        return Info(info.medium.decode(), info.coded, info.arena_bytes, info.sent_bytes, info.raw_bytes)
+        return Info(info.medium.decode(), info.coded, info.arena_bytes, info.sent_bytes, info.raw_bytes, info.coded_calls)
 
     def close(self) -> None:
         """Ends the handles and the group. No work of theirs may be under way."""

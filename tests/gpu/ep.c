@@ -3,7 +3,7 @@
  *
  *   gpu_ep [SCENE ...]
  *     shapes   random groups and steps, all layouts, LL and HT
- *     choice   which groups of AUTO have rows of both kinds
+ *     choice   which groups of AUTO have rows of both kinds, and which calls they code
  *     quantize BF16 to E4M3: every value, and random rows; how long it takes for 128 tokens
  *     graphs   1000 replays of an update, dispatch and combine, with new routing each
  *     kill     a rank ends in the middle: the others are told within the time limit, with `mask` they go on
@@ -210,12 +210,52 @@ static bool chooses(struct member *member, enum strait_ep_algorithm algorithm, u
     return info.coded;
 }
 
-/* From 16 MiB on, HT, through memory of the host; without room for rows of both kinds the group is made for raw ones.
- */
+/* How many calls of a step are coded: rows of a model's size, in a group of AUTO that is large enough. */
+static uint64_t coded_calls(struct member *member, uint32_t sm_budget, enum strait_element type,
+                            enum strait_ep_layout layout)
+{
+    const uint32_t ranks = member->world->ranks;
+    const struct strait_ep_config config = {.algorithm = STRAIT_EP_HIGH_THROUGHPUT,
+                                            .experts = 4 * ranks,
+                                            .tokens_max = 1024,
+                                            .row_bytes_max = 16384,
+                                            .topk_max = 2,
+                                            .sm_budget = sm_budget};
+    const uint32_t row_bytes = type == STRAIT_ELEMENT_FP8_E4M3 ? 7168 : 14336;
+    const struct step_shape shape = {
+        .type = type, .layout = layout, .tokens = 9, .topk = 2, .row_bytes = row_bytes, .alignment = 1};
+    struct rng own = rng_init(member->rank + 1);
+    struct strait_ep_info info = {.size = sizeof(info)};
+    struct side sides[2];
+
+    make_groups(member, config, true, sides);
+    sides[0].shape = sides[1].shape = shape;
+    sides[0].shape.row_count = sides[1].shape.row_count = most_rows(&sides[0].config, &shape);
+    make_handles(member, sides);
+    draw_inputs(sides, &own);
+    world_barrier(member);
+    step(&sides[1]);
+    step(&sides[0]);
+    require_cuda(cudaStreamSynchronize(sides[1].stream));
+    require_good(&sides[1], strait_ep_async_error(sides[1].group, NULL));
+    compare(sides, "choice");
+    drop_handles(member, sides);
+    strait_ep_info(sides[1].group, &info);
+    drop_groups(member, sides);
+    return info.coded_calls;
+}
+
+/* Groups: from 16 MiB on, HT, through memory of the host; without room for rows of both kinds the group is made for raw
+ * ones. Their calls: BF16, and with 32 multiprocessors E4M3, of FLAT. */
 static void run_choice(struct member *member)
 {
     const bool far = setting.no_peers && setting.hosts == 0;
 
+    require(coded_calls(member, 16, STRAIT_ELEMENT_BF16, STRAIT_EP_FLAT) == (far ? 2 : 0));
+    require(coded_calls(member, 31, STRAIT_ELEMENT_FP8_E4M3, STRAIT_EP_FLAT) == 0);
+    require(coded_calls(member, 32, STRAIT_ELEMENT_FP8_E4M3, STRAIT_EP_FLAT) == (far ? 1 : 0));
+    require(coded_calls(member, 32, STRAIT_ELEMENT_FP16, STRAIT_EP_FLAT) == 0);
+    require(coded_calls(member, 32, STRAIT_ELEMENT_BF16, STRAIT_EP_EXPERT_MAJOR) == 0);
     require(!chooses(member, STRAIT_EP_HIGH_THROUGHPUT, 1023));
     require(chooses(member, STRAIT_EP_HIGH_THROUGHPUT, 1024) == far);
     require(!chooses(member, STRAIT_EP_LOW_LATENCY, 1024));
