@@ -417,7 +417,7 @@ static void draw_step(void)
         worlds[1].ranks[r].group.coded = coded && !step.raw;
     for (uint32_t r = 0; r < config.rank_count; r++)
         step.tokens[r] = one_in(6) ? 0 : one_in(3) ? config.tokens_max : rng_below(&rng, config.tokens_max + 1);
-    while ((uint64_t)rows_of_tensor() * step.row_bytes > 4u << 20)
+    while ((uint64_t)rows_of_tensor() * step.row_bytes > 4u << 20 && step.row_bytes > 16)
         step.row_bytes = (step.row_bytes / 2 + 15) / 16 * 16;
     step.row_count = one_in(step.heap ? 6 : 25) ? rng_below(&rng, rows_of_tensor() + 1) : rows_of_tensor();
 }
