@@ -16,7 +16,7 @@ namespace strait
 constexpr uint32_t FORMAT_VERSION = 1;
 constexpr uint32_t BLOCK_SIZE = 16384, BLOCK_VALUES = 8192, BLOCK_VECTORS = 1024, UNIT = 16;
 constexpr uint32_t ENTRY_UNITS_BEFORE = STRAIT_CHUNK_HEADER_BYTES / UNIT;
-// A block whose bytes are a multiple of this is even, in any type: lanes of workers have all of their values or none,
+// A block of BF16 or FP8 whose bytes are a multiple of this is even: lanes of workers have all of their values or none,
 // and streams of fixed size end at multiples of 16 bytes. Rows of models mostly are, and shorter than a full block.
 constexpr uint32_t EVEN_BYTES = 128;
 enum { TIER2_RANK = 3, TIER3_RANK = 6, TIER4_RANK = 21, TOP16_RANKS = 16 };

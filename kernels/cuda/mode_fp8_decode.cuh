@@ -152,8 +152,8 @@ template <bool ALIGNED, uint32_t EACH> struct fp8_worker {
 #pragma unroll
         for (uint32_t i = 0; i < 2; i++) {
 #pragma unroll 1
-            for (uint32_t todo = threes(tier3[i]); todo != 0; todo &= todo - 1, first4++) {
-                const uint32_t place = lowest_bit(todo) / 2;
+            for (uint32_t remaining = threes(tier3[i]); remaining != 0; remaining &= remaining - 1, first4++) {
+                const uint32_t place = lowest_bit(remaining) / 2;
                 uint32_t exponent = at.input[at4 + first4 / 2] >> (first4 % 2 * 4) & 15;
                 if (at.e5m2)
                     exponent |= (at.input[at5 + first4 / 8] >> (first4 % 8) & 1) << 4;

@@ -128,11 +128,11 @@ template <coder_id CODER> struct four_bits {
         uint8_t *exponents = list + 2 + 2 * count;
         if (thread == 0)
             *reinterpret_cast<uint16_t *>(list) = static_cast<uint16_t>(count);
-        uint32_t todo = escapes;
+        uint32_t remaining = escapes;
 #pragma unroll 1
-        for (uint32_t k = before; todo != 0; k++) {
-            const uint32_t i = lowest_bit(todo);
-            todo &= todo - 1;
+        for (uint32_t k = before; remaining != 0; k++) {
+            const uint32_t i = lowest_bit(remaining);
+            remaining &= remaining - 1;
             positions[k] = static_cast<uint16_t>(thread * EACH + i);
             exponents[k] = static_cast<uint8_t>(values[i] >> 7);
         }

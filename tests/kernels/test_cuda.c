@@ -357,16 +357,10 @@ static void chosen_hostilities(struct rng *rng)
     for (int how = 0; how < HOSTILITIES; how++) {
         for (int m = 0; m < COUNT(asked_modes); m++) {
             for (int k = 0; k < 4; k++) {
+                static const uint32_t bytes[] = {16384 + 600, 16384 + 600, 7168, 3001}, gaps[] = {4, 4, 0, 3};
                 const struct asked asked = ask((size_t)m);
-                const struct shape shape = {.page_count = 3,
-                                            .rows = 1,
-                                            .row_bytes = k < 2    ? 16384 + 600
-                                                         : k == 2 ? 7168
-                                                                  : 3001,
-                                            .page_gap = k < 2    ? 4
-                                                        : k == 2 ? 0
-                                                                 : 3,
-                                            .table = 2};
+                const struct shape shape = {
+                    .page_count = 3, .rows = 1, .row_bytes = bytes[k], .page_gap = gaps[k], .table = 2};
                 const enum pattern pattern = element_bytes(asked.element) == 1 && k != 1 ? PATTERN_FP8 : patterns[k];
                 chosen_trial(rng, &asked, &shape, pattern, (enum hostility)how);
             }
