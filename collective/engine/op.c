@@ -401,8 +401,11 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream)
 {
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
-    if (plan->call.operation == COLL_ALL_GATHER)
-        return gather(op, memory + plan->out_at, memory + plan->in_at, plan->layout.message, stream);
+    if (plan->gathers) {
+        const size_t other = plan->out > 1 ? 1 - plan->skip : 0; /* of two ranks */
+        return gather(op, memory + plan->out_at + other * plan->layout.encoded, memory + plan->in_at,
+                      plan->layout.message, stream);
+    }
     if (plan_is_pair(plan))
         return move_pair(op, plan, memory, 0, plan->call.peer, stream);
     if (plan->call.operation == COLL_BROADCAST)

@@ -55,6 +55,14 @@ static uint8_t *raw_arrival_of(const struct plan *plan, const struct plan_raw_pa
     return plan->reduces ? memory + part->at + (uint64_t)rank * part->stride : target_of(plan, part, rank);
 }
 
+/* What is sent to `peer`. */
+static const uint8_t *raw_departure_of(const struct plan *plan, const struct plan_raw_part *part, const uint8_t *memory,
+                                       int peer)
+{
+    return plan->copies ? memory + part->out_at + (plan->everybody ? 0 : (uint64_t)peer * part->stride)
+                        : source_of(plan, part, peer);
+}
+
 static coll_result exchange(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
@@ -64,9 +72,8 @@ static coll_result exchange(const struct coll_op *op, const struct plan *plan, c
     for (int peer = 0; peer < op->ccomm->ranks && result == COLL_SUCCESS; peer++) {
         if (peer == op->ccomm->rank)
             continue;
-        result = nccl->Send(plan->copies ? memory + part->out_at + (plan->everybody ? 0 : (uint64_t)peer * part->stride)
-                                         : source_of(plan, part, peer),
-                            part->bytes, COLL_UINT8, peer, op->call.comm, stream);
+        result = nccl->Send(raw_departure_of(plan, part, memory, peer), part->bytes, COLL_UINT8, peer, op->call.comm,
+                            stream);
         if (result == COLL_SUCCESS)
             result = nccl->Recv(raw_arrival_of(plan, part, memory, peer), part->bytes, COLL_UINT8, peer, op->call.comm,
                                 stream);
@@ -76,8 +83,10 @@ static coll_result exchange(const struct coll_op *op, const struct plan *plan, c
 
 static coll_result gather(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
-    return op->ccomm->host.nccl->AllGather(source_of(plan, part, 0), launch_memory(op) + part->at, part->bytes,
-                                           COLL_UINT8, op->call.comm, op->call.stream);
+    uint8_t *memory = launch_memory(op);
+    const uint8_t *from = raw_departure_of(plan, part, memory, 1 - op->ccomm->rank); /* to all, or of two ranks */
+    return op->ccomm->host.nccl->AllGather(from, memory + part->at, part->bytes, COLL_UINT8, op->call.comm,
+                                           op->call.stream);
 }
 
 /* From the program's memory to the program's, as NCCL would have moved it. */
@@ -99,7 +108,7 @@ static coll_result move_all(const struct coll_op *op, const struct plan *plan, c
     coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;
-    result = plan->whole.operation == COLL_ALL_GATHER  ? gather(op, plan, part)
+    result = plan->gathers                             ? gather(op, plan, part)
              : plan->whole.operation == COLL_BROADCAST ? broadcast(op, plan, part)
                                                        : exchange(op, plan, part);
     const coll_result ended = nccl->GroupEnd();

@@ -204,7 +204,7 @@ double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
         return broadcast(ccomm);
     if (plan->scope == PLAN_RAIL)
         return ccomm->cost.per[LINK_RAIL];
-    return ccomm->cost.per[plan->call.operation == COLL_ALL_GATHER ? LINK_GATHER : LINK_EXCHANGE];
+    return ccomm->cost.per[plan->gathers ? LINK_GATHER : LINK_EXCHANGE];
 }
 
 double cost_local(const struct coll_ccomm *ccomm, const struct plan *plan)
@@ -255,6 +255,9 @@ static void fill(struct plan *plan, const struct coll_ccomm *ccomm, enum coll_op
     plan->receives = operation != COLL_SEND && (!broadcasts || !is_root);
     plan->everybody = operation == COLL_ALL_GATHER || operation == COLL_ALL_REDUCE || broadcasts;
     plan->reduces = operation == COLL_ALL_REDUCE || operation == COLL_REDUCE_SCATTER;
+    /* Sums of two ranks are an exchange of two messages, as an all_gather is, and NCCL gathers faster than it sends, by
+     * TCP above all. An all_to_all stays sends, as a group may have it before or behind its collectives. */
+    plan->gathers = operation == COLL_ALL_GATHER || (plan->reduces && ranks == 2);
     if (plan_is_pair(plan) || broadcasts) {
         plan->out = plan->sends;
         plan->in = plan->receives;
@@ -286,8 +289,9 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct col
 static struct plan_raw_part raw_part_of(const struct plan *plan, uint64_t from, uint64_t until)
 {
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
+    const bool spread = plan->reduces && !plan->gathers; /* what is gathered follows each other */
     return (struct plan_raw_part){
-        .from = from, .count = until - from, .bytes = bytes, .stride = plan->reduces ? plan_aligned(bytes) : bytes};
+        .from = from, .count = until - from, .bytes = bytes, .stride = spread ? plan_aligned(bytes) : bytes};
 }
 
 bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)

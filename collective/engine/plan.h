@@ -80,6 +80,7 @@ struct plan {
     enum plan_scope scope;
     bool sends, receives, everybody; /* coded messages; everybody: one message, for all ranks */
     bool reduces;
+    bool gathers; /* NCCL moves the messages by an all_gather */
     /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
      * NCCL registers for a graph, must be so on both sides of a send, and these arrive in the staging memory. */
     bool copies;
@@ -158,7 +159,7 @@ struct op_cost {
  * all of it is the cost of the rail's phase. */
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan);
 
-/* Of each byte handed to NCCL to move the phase's messages: all_gather, or sends and receives. */
+/* Of each byte handed to NCCL to move the phase's messages: all_gather, broadcast, or sends and receives. */
 double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan);
 
 /* Seconds to move the messages of a local phase, which is followed by the rail's `plan`. */

@@ -181,12 +181,12 @@ START_TEST(codecs_are_measured)
 }
 END_TEST
 
-/* Of two ranks, in the fake: a byte by send and recv costs twice what it does in a collective. */
+/* In the fake a byte by send and recv costs more than in a collective. */
 static void sum_and_exchange(struct rank *rank)
 {
-    const size_t count = 1 << 20;
-    uint8_t *own = values_new(rank, COLL_BF16, count * 2), *all = values_new(rank, COLL_BF16, count * 2);
-    values_fill(own, COLL_BF16, count * 2, VALUES_NORMAL, (unsigned)rank->rank);
+    const size_t count = 1 << 20, most = count * (size_t)rank->ranks;
+    uint8_t *own = values_new(rank, COLL_BF16, most), *all = values_new(rank, COLL_BF16, most);
+    values_fill(own, COLL_BF16, most, VALUES_NORMAL, (unsigned)rank->rank);
     require_ok(ncclReduceScatter(own, all, count, COLL_BF16, COLL_SUM, rank->comm, rank->stream));
     require_ok(ncclAlltoAll(own, all, count, COLL_BF16, rank->comm, rank->stream));
     fake_stream_wait(rank->stream);
@@ -194,12 +194,20 @@ static void sum_and_exchange(struct rank *rank)
     require_reason(rank->comm, "all_to_all", compressed);
 }
 
-/* The second time, what NCCL adds up takes as long as sends, too. */
+/* What the ranks of a sum send each other takes longer than what NCCL adds up, unless that is slow, too; two ranks
+ * gather it. */
+static const struct sums_choice {
+    int ranks;
+    uint32_t sum_fs;
+    const char *reason;
+} sums_choices[] = {{RANKS, 0, fast}, {RANKS, 2 * LINK_FS, compressed}, {2, 0, compressed}};
+
 START_TEST(sends_and_sums_are_measured)
 {
+    const struct sums_choice *choice = &sums_choices[_i];
     links_begin(LINK_NS, LINK_FS);
-    fake_gpu.sum_fs = _i == 0 ? 0 : LINK_FS;
-    ranks_run(2, sum_and_exchange, _i == 0 ? fast : compressed);
+    fake_gpu.sum_fs = choice->sum_fs;
+    ranks_run(choice->ranks, sum_and_exchange, choice->reason);
 }
 END_TEST
 
@@ -352,7 +360,7 @@ int main(void)
     tcase_add_test(tests, groups_do_not_change_what_is_counted);
     tcase_add_test(tests, each_communicator_of_a_group_is_measured_by_itself);
     tcase_add_loop_test(tests, codecs_are_measured, 0, 3);
-    tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, 2);
+    tcase_add_loop_test(tests, sends_and_sums_are_measured, 0, COUNT(sums_choices));
     tcase_add_loop_test(tests, coding_overlaps_with_transfer_unless_a_rank_has_grouped_one, 0, 2);
     add_loop(tests, coding_and_adding_keep_to_the_multiprocessors_that_are_given, 0, COUNT(budgets));
     tcase_add_test(tests, sender_and_receiver_decide_alike_by_size);

@@ -83,7 +83,7 @@ struct fake_nccl_control {
     _Atomic bool held;
     /* The next group of rank refuse - 1 is refused when it ends; 0: none. */
     _Atomic int32_t refuse;
-    /* Sends from this memory are counted. */
+    /* Sends and all_gathers from this memory are counted. */
     const uint8_t *watched;
     size_t watched_bytes;
     /* Counters. */

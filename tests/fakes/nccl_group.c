@@ -220,10 +220,15 @@ int pncclCommShrink(coll_comm comm, int *list, int count, coll_comm *child, void
 }
 ALIAS(CommShrink)
 
-int pncclSend(const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL)
+static void watch(const void *send)
 {
     const uintptr_t from = (uintptr_t)fake_nccl.watched, at = (uintptr_t)send;
     fake_nccl.watched_sent += at >= from && at - from < fake_nccl.watched_bytes;
+}
+
+int pncclSend(const void *send, size_t count, int type, int peer, COLLECTIVE_TAIL)
+{
+    watch(send);
     return add_item((struct item){
         .kind = KIND_SEND, .comm = comm, .stream = stream, .send = send, .count = count, .type = type, .peer = peer});
 }
@@ -274,6 +279,7 @@ static coll_result collective(enum kind kind, const void *send, void *receive, s
 
 int pncclAllGather(const void *send, void *recv, size_t count, int type, COLLECTIVE_TAIL)
 {
+    watch(send);
     return collective(KIND_ALL_GATHER, send, recv, count, type, 0, 0, comm, stream);
 }
 ALIAS(AllGather)
