@@ -23,10 +23,10 @@ set(STRAIT_LONG_TESTS
     packages wheel image kubernetes)
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
-set(long_address ep_hosts_emulated coll_bound coll_choices)
+set(long_address ep_hosts_emulated coll_bound coll_choices coll_rings_hosts2 bench_runs demo)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
-    cli demo coll_memory coll_groups_hosts2 layering client_exports client_memory collective_exports collective_preload collective_replace collective_find
+    cli demo coll_memory coll_groups coll_groups_hosts2 coll_reach layering schemas client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
     coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bound coll_bytes coll_budget
     coll_share coll_apart coll_many coll_report coll_scale coll_newer job node_types collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
