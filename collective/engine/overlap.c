@@ -108,7 +108,7 @@ static coll_result move_all(const struct coll_op *op, const struct plan *plan, c
     coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;
-    result = plan->gathers                             ? gather(op, plan, part)
+    result = part->gathers                             ? gather(op, plan, part)
              : plan->whole.operation == COLL_BROADCAST ? broadcast(op, plan, part)
                                                        : exchange(op, plan, part);
     const coll_result ended = nccl->GroupEnd();

@@ -289,9 +289,14 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct col
 static struct plan_raw_part raw_part_of(const struct plan *plan, uint64_t from, uint64_t until)
 {
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
-    const bool spread = plan->reduces && !plan->gathers; /* what is gathered follows each other */
-    return (struct plan_raw_part){
-        .from = from, .count = until - from, .bytes = bytes, .stride = spread ? plan_aligned(bytes) : bytes};
+    /* What is gathered follows each other. Sums that it would put at odd addresses, where NCCL copies byte by byte, are
+     * sent. */
+    const bool gathers = plan->gathers && (!plan->reduces || bytes % 16 == 0);
+    return (struct plan_raw_part){.from = from,
+                                  .count = until - from,
+                                  .bytes = bytes,
+                                  .stride = plan->reduces && !gathers ? plan_aligned(bytes) : bytes,
+                                  .gathers = gathers};
 }
 
 bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
@@ -446,7 +451,7 @@ static size_t place_raw_parts(struct plan *plan, size_t at)
     for (unsigned end = PLAN_HEAD; end <= PLAN_TAIL && kept; end++) {
         plan->raw_parts[end].at = at;
         plan->raw_parts[end].out_at = plan_aligned(at + plan->in * plan->raw_parts[end].stride);
-        at = plan->raw_parts[end].out_at + (plan->copies ? plan->out * plan->raw_parts[end].stride : 0);
+        at = plan_aligned(plan->raw_parts[end].out_at + (plan->copies ? plan->out * plan->raw_parts[end].stride : 0));
     }
     return at;
 }

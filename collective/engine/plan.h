@@ -51,6 +51,7 @@ enum plan_end { PLAN_HEAD, PLAN_TAIL };
 struct plan_raw_part {
     uint64_t from, count, bytes, stride;
     size_t at, out_at;
+    bool gathers; /* NCCL moves them by an all_gather */
 };
 
 /* Whose messages a phase moves. Where there are rails (hosts.h), sums have a phase inside each host and one between

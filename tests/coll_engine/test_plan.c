@@ -402,35 +402,46 @@ TEST_LOOP(parts_of_a_plan_do_not_overlap, COUNT(plans))
 }
 
 /* Pages of a head and of a tail; a last page that is not whole belongs to the tail, if there is one. */
-TEST_LOOP(heads_and_tails_stay_uncompressed, 4)
+/* Of three ranks, which send; of two, which gather; each sent from the program's memory, and from a copy. */
+TEST_LOOP(heads_and_tails_stay_uncompressed, 16)
 {
     static const uint32_t ends[][2] = {{1, 2}, {3, 0}, {0, 1}, {5, 1}};
     enum { PAGE = 16384, REST = 5 };
-    const struct coll_ccomm ccomm = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = 3};
+    const uint32_t ranks = _i / 4 % 2 == 0 ? 3 : 2;
+    const struct coll_ccomm ccomm = {.codec = strait_codec_get("scalar"), .rank = 1, .ranks = (int)ranks};
     static uint8_t send[1], receive[1];
     const struct coll_call call = {.operation = COLL_REDUCE_SCATTER,
                                    .send = send,
                                    .receive = receive,
                                    .count = PAGE * 7 + REST,
                                    .type = COLL_BF16};
-    const struct coll_op step = {.head = ends[_i][0], .tail = ends[_i][1]};
+    const struct coll_op step = {.head = ends[_i % 4][0], .tail = ends[_i % 4][1]};
     struct plan plan, whole;
     ck_assert(plan_of(&plan, &ccomm, &call, 0, 0));
+    plan.copies = _i >= 8;
     whole = plan;
-    ck_assert(plan_cut(&plan, step.head, step.tail, 0) && plan_measure(&plan, &ccomm));
+    ck_assert(plan.gathers == (ranks == 2) && plan_cut(&plan, step.head, step.tail, 0) && plan_measure(&plan, &ccomm));
     const struct plan_raw_part *head = &plan.raw_parts[PLAN_HEAD], *tail = &plan.raw_parts[PLAN_TAIL];
     ck_assert_uint_eq(head->count, step.head * PAGE);
     ck_assert_uint_eq(tail->count, step.tail > 0 ? step.tail * PAGE + REST : 0);
     ck_assert_uint_eq(head->count + plan.call.count + tail->count, call.count);
     ck_assert(head->from == 0 && tail->from == call.count - tail->count);
-    ck_assert(plan_source(&plan, 2) == send + 2 * (2 * call.count + head->count));
+    ck_assert(plan_source(&plan, ranks - 1) == send + (ranks - 1) * 2 * call.count + 2 * head->count);
     ck_assert((plan.layout.tail_at != 0) == (step.tail == 0));
-    ck_assert_uint_eq(plan_wire(&plan), 2 * (plan.layout.message + head->bytes + tail->bytes));
+    ck_assert_uint_eq(plan_wire(&plan), (ranks - 1) * (plan.layout.message + head->bytes + tail->bytes));
     ck_assert_uint_gt(plan_wire(&plan), plan_wire(&whole));
     /* What comes of them has a place of its own. */
-    ck_assert(head->at >= plan.rest_at && tail->at >= head->at + 3 * head->stride &&
-              plan.found_at >= tail->at + 3 * tail->stride);
-    ck_assert(head->stride >= head->bytes && tail->stride >= tail->bytes);
+    const size_t copies = plan.copies ? ranks : 0;
+    ck_assert(head->at >= plan.rest_at && head->out_at >= head->at + ranks * head->stride &&
+              tail->at >= head->out_at + copies * head->stride && tail->out_at >= tail->at + ranks * tail->stride &&
+              plan.found_at >= tail->out_at + copies * tail->stride);
+    ck_assert(head->gathers == plan.gathers && tail->gathers == (plan.gathers && tail->count == 0)); /* REST is odd */
+    ck_assert(head->gathers ? head->stride == head->bytes : head->stride == plan_aligned(head->bytes));
+    ck_assert_uint_eq(tail->stride, plan_aligned(tail->bytes));
+    const size_t places[] = {head->at,      head->out_at,    tail->at,     tail->out_at,
+                             plan.found_at, plan.results_at, plan.codec_at};
+    for (int i = 0; i < COUNT(places); i++)
+        ck_assert_uint_eq(places[i], plan_aligned(places[i]));
 }
 
 TEST(op_classes_differ_by_peer_direction_phase_and_type)

@@ -101,7 +101,7 @@ static void sum_and_wait(struct rank *rank, const struct sending *sending, const
 static void sum_from_there(struct rank *rank)
 {
     const struct sending *sending = rank->argument;
-    const size_t count = 100000, ranks = (size_t)rank->ranks;
+    const size_t count = 100001, ranks = (size_t)rank->ranks; /* the tail ends at no multiple of 16 bytes */
     float *own = values_new(rank, COLL_FP32, count * ranks), *sum = values_new(rank, COLL_FP32, count);
     void *handle = NULL;
     overlap_warm_up(rank, rank->comm, COLL_FP32);
