@@ -175,7 +175,7 @@ START_TEST(overlapped_operations_give_the_same)
     const struct scene scene = {&subjects[_i % OVERLAPPED], &kinds[long_kinds[at]], OVERLAP_AFTER + 3, true};
     fake_gpu.jitter_us = 300;
     overlap_begin();
-    ranks_run(ranks_of[(_i + at) % COUNT(ranks_of)], run_without_streams, &scene);
+    ranks_run(ranks_of[(_i % OVERLAPPED + at) % COUNT(ranks_of)], run_without_streams, &scene);
 }
 END_TEST
 

@@ -76,10 +76,16 @@ END_TEST
  * What is to be added up arrives in memory of the library, so then it may not be sent from the program's; otherwise it
  * is, rather than copied. */
 static const struct sending {
-    bool all; /* an all_reduce of two ranks, or a reduce_scatter of three */
+    int ranks;
+    bool all; /* an all_reduce, not a reduce_scatter */
     bool registered, captured;
-} sendings[] = {{false, false, false}, {true, false, false}, {false, true, false},
-                {true, true, false},   {false, false, true}, {true, false, true}};
+} sendings[] = {{3, false, false, false}, {2, false, false, false}, {2, true, false, false},
+                {3, false, true, false},  {2, false, true, false},  {2, true, true, false},
+                {3, false, false, true},  {2, false, false, true},  {2, true, false, true}};
+
+/* Tails end at a multiple of 16 bytes, or not, and are gathered or sent. */
+static const size_t sent_counts[] = {100000, 100001};
+static size_t sent_count;
 
 static void sum_and_wait(struct rank *rank, const struct sending *sending, const float *own, float *sum, size_t count)
 {
@@ -101,7 +107,7 @@ static void sum_and_wait(struct rank *rank, const struct sending *sending, const
 static void sum_from_there(struct rank *rank)
 {
     const struct sending *sending = rank->argument;
-    const size_t count = 100001, ranks = (size_t)rank->ranks; /* the tail ends at no multiple of 16 bytes */
+    const size_t count = sent_count, ranks = (size_t)rank->ranks;
     float *own = values_new(rank, COLL_FP32, count * ranks), *sum = values_new(rank, COLL_FP32, count);
     void *handle = NULL;
     overlap_warm_up(rank, rank->comm, COLL_FP32);
@@ -126,7 +132,9 @@ static void sum_from_there(struct rank *rank)
 START_TEST(sums_are_not_sent_from_registered_memory)
 {
     overlap_begin();
-    ranks_run(sendings[_i].all ? 2 : 3, sum_from_there, &sendings[_i]);
+    const struct sending *sending = &sendings[_i / COUNT(sent_counts)];
+    sent_count = sent_counts[_i % COUNT(sent_counts)];
+    ranks_run(sending->ranks, sum_from_there, sending);
 }
 END_TEST
 
@@ -138,6 +146,6 @@ int main(void)
     add_ranks(tests, "groups_run_phase_by_phase", ranks_run, sum_in_groups, 3, 1);
     add_ranks(tests, "groups_run_phase_by_phase", ranks_run, sum_in_groups, 4, 1);
     tcase_add_loop_test(tests, graphs_hold_both_phases, 2, 5);
-    tcase_add_loop_test(tests, sums_are_not_sent_from_registered_memory, 0, COUNT(sendings));
+    tcase_add_loop_test(tests, sums_are_not_sent_from_registered_memory, 0, COUNT(sendings) * COUNT(sent_counts));
     return suite_run("sums", tests);
 }
