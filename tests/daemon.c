@@ -179,18 +179,6 @@ void log_print(const char *path, long begin, const char *what)
     fputc('\n', stderr);
 }
 
-bool log_has(const char *path, const char *text)
-{
-    char line[1024];
-    bool found = false;
-    FILE *log = fopen(path, "re");
-    while (log != NULL && !found && fgets(line, sizeof(line), log) != NULL)
-        found = strstr(line, text) != NULL;
-    if (log != NULL)
-        fclose(log);
-    return found;
-}
-
 /* ---- Metrics ----------------------------------------------------------------------------------------------------- */
 
 #define TEXT_ROOM (256u * 1024)

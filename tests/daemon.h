@@ -67,9 +67,6 @@ uint64_t process_waited_ms(pid_t pid);
 /* Prints what a log has from this place on, or its end. */
 void log_print(const char *path, long begin, const char *what);
 
-/* Whether a line of a log has this text. */
-bool log_has(const char *path, const char *text);
-
 /* ---- Metrics ----------------------------------------------------------------------------------------------------- */
 
 /* The text of GET /metrics; the caller frees it. NULL: no answer within `ms`. */

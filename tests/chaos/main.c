@@ -239,12 +239,10 @@ static int report(const struct plan *plan, const struct totals *totals)
            (double)atomic_load(&totals->late_ns[SINK]) * 1e-6, (double)atomic_load(&totals->late_ns[SOURCE]) * 1e-6,
            TOLERANCE_MS, (double)atomic_load(&totals->recovery_ns) * 1e-6);
     printf("the machine kept everybody waiting for %llu ms in all\n", (unsigned long long)machine_late_ms());
-    printf("daemons started %u, ended by rubbish on UCX's port %u, by UCX's assertion %u; at rest %lld times in the "
-           "longest life, with at most"
+    printf("daemons started %u, ended by rubbish on UCX's port %u; at rest %lld times in the longest life, with at most"
            " %lld descriptors and %+lld KiB\n",
-           atomic_load(&totals->lives), atomic_load(&totals->crashes), atomic_load(&totals->aborts),
-           (long long)atomic_load(&totals->rests), (long long)atomic_load(&totals->descriptors),
-           (long long)atomic_load(&totals->growth_kib));
+           atomic_load(&totals->lives), atomic_load(&totals->crashes), (long long)atomic_load(&totals->rests),
+           (long long)atomic_load(&totals->descriptors), (long long)atomic_load(&totals->growth_kib));
     if (violations > 0) {
         printf("chaos: FAIL: %u violations, the first: %s\n", violations, totals->first);
         return 1;

@@ -105,19 +105,6 @@ static void print_last_lines(const struct world *w, int side)
     log_print(path, -16384, what);
 }
 
-/* UCX 1.13 ends its process by an assertion of its own, about a PUT that waits for its acknowledgement, in some of
- * hundreds of connections that are lost in the middle of a transfer. */
-#define UCX_ASSERTION "Assertion `ep->flags & UCT_TCP_EP_FLAG_PUT_TX_WAITING_ACK' failed"
-#define UCX_ABORTS    2u /* in a run; more are violations, too */
-
-static bool is_ucx_abort(struct world *w, int side, int status)
-{
-    char path[256];
-    log_path(w, side, path, sizeof(path));
-    return strcmp(w->transport, "ucx") == 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT &&
-           log_has(path, UCX_ASSERTION) && atomic_fetch_add(&w->totals->aborts, 1) < UCX_ABORTS;
-}
-
 bool daemon_died(struct world *w, int side)
 {
     int status;
@@ -126,7 +113,7 @@ bool daemon_died(struct world *w, int side)
         return false;
     if (s->attacked) { /* UCX 1.13 ends its process when it reads nonsense: that is survived, not prevented */
         atomic_fetch_add(&w->totals->crashes, 1);
-    } else if (!is_ucx_abort(w, side, status)) {
+    } else {
         violation(w, "daemon %d ended by itself, with status %x", side, status);
         print_last_lines(w, side);
     }
@@ -148,7 +135,7 @@ void daemon_terminated(struct world *w, int side)
         daemon_reap(w, side);
         return;
     }
-    if ((!WIFEXITED(status) || WEXITSTATUS(status) != 0) && !is_ucx_abort(w, side, status)) {
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         violation(w, "daemon %d ended on SIGTERM with status %x", side, status);
         print_last_lines(w, side);
     }

@@ -59,7 +59,6 @@ struct totals {
     _Atomic uint32_t excused;    /* transfers that failed because a connection was lost for an earlier fault */
     _Atomic uint32_t lives;      /* daemons started */
     _Atomic uint32_t crashes;    /* of daemons under attack */
-    _Atomic uint32_t aborts;     /* of daemons, by UCX's own assertion */
     _Atomic int64_t late_ns[2];  /* the latest verdict, after (below 0: before) it was due, by side */
     _Atomic int64_t recovery_ns; /* longest until a transfer was done again */
     _Atomic int64_t descriptors, growth_kib, rests; /* maxima over daemons: at rest, since its start, number of rests */
@@ -220,8 +219,7 @@ void world_close(struct world *w);
 
 void daemon_start(struct world *w, int side);
 void daemon_reap(struct world *w, int side);       /* after a kill: waits for its end */
-bool daemon_died(struct world *w, int side);       /* by itself, which is a violation unless it was
-                                                      attacked, or UCX has aborted it */
+bool daemon_died(struct world *w, int side);       /* by itself, which is a violation unless it was attacked */
 void daemon_terminated(struct world *w, int side); /* after SIGTERM: waits for an orderly end */
 void worker_kill(struct world *w, int side);
 void worker_close(struct world *w, int side); /* an orderly end */

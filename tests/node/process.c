@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "tests/daemon.h"
 #include "tests/node/harness.h"
 
 enum { ARGUMENTS = 16, FIRST_FD = 3 };
@@ -74,6 +73,18 @@ void straitd_stop(pid_t pid)
 {
     kill(pid, SIGTERM);
     straitd_ends(pid, 0);
+}
+
+bool log_has(const char *log, const char *text)
+{
+    char line[1024];
+    bool found = false;
+    FILE *file = fopen(log, "re");
+    while (file != NULL && !found && fgets(line, sizeof(line), file) != NULL)
+        found = strstr(line, text) != NULL;
+    if (file != NULL)
+        fclose(file);
+    return found;
 }
 
 void log_says(const char *log, const char *text)

@@ -26,5 +26,6 @@ void straitd_ends(pid_t pid, int wanted);
 void straitd_stop(pid_t pid); /* SIGTERM; it must end with 0 */
 /* Waits until the log has a line with this text. */
 void log_says(const char *log, const char *text);
+bool log_has(const char *log, const char *text);
 
 #endif

@@ -8,7 +8,6 @@
 
 #include "daemon/base/lock.h"
 #include "proto/channel.h"
-#include "tests/daemon.h"
 #include "tests/node/harness.h"
 #include "tests/node/process.h"
 #include "tests/support.h"
