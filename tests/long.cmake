@@ -22,8 +22,8 @@ set(STRAIT_LONG_TESTS
     # Builds of packages, and roots of distributions to install them in.
     packages wheel image kubernetes)
 
-# Under sanitizers also what is slow there and has no memory or threads that other tests do not have.
-set(long_address ep_hosts_emulated coll_bound coll_choices coll_rings_hosts2 bench_runs demo cli)
+# Under sanitizers also what is slow there and has no memory or threads that other tests do not have, and benches.
+set(long_address ep_hosts_emulated coll_bound coll_choices coll_rings_hosts2 bench_runs demo)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
     cli demo coll_memory coll_groups coll_groups_hosts2 coll_reach layering schemas client_exports client_memory collective_exports collective_preload collective_replace collective_find

@@ -402,7 +402,7 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream)
     const struct plan *plan = launch_plan(op);
     uint8_t *memory = launch_memory(op);
     if (plan->gathers) {
-        const size_t other = plan->out > 1 ? 1 - plan->skip : 0; /* of two ranks */
+        const size_t other = plan->out > 1 ? 1 - plan->skip : 0; /* the message for the other one of two ranks */
         return gather(op, memory + plan->out_at + other * plan->layout.encoded, memory + plan->in_at,
                       plan->layout.message, stream);
     }

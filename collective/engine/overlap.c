@@ -55,7 +55,7 @@ static uint8_t *raw_arrival_of(const struct plan *plan, const struct plan_raw_pa
     return plan->reduces ? memory + part->at + (uint64_t)rank * part->stride : target_of(plan, part, rank);
 }
 
-/* What is sent to `peer`. */
+/* Values that `peer` gets, in the program's memory or in their copy. */
 static const uint8_t *raw_departure_of(const struct plan *plan, const struct plan_raw_part *part, const uint8_t *memory,
                                        int peer)
 {
@@ -84,7 +84,8 @@ static coll_result exchange(const struct coll_op *op, const struct plan *plan, c
 static coll_result gather(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
     uint8_t *memory = launch_memory(op);
-    const uint8_t *from = raw_departure_of(plan, part, memory, 1 - op->ccomm->rank); /* to all, or of two ranks */
+    /* Sums that are gathered are of two ranks; what is for everybody is the same for any peer. */
+    const uint8_t *from = raw_departure_of(plan, part, memory, 1 - op->ccomm->rank);
     return op->ccomm->host.nccl->AllGather(from, memory + part->at, part->bytes, COLL_UINT8, op->call.comm,
                                            op->call.stream);
 }

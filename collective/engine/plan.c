@@ -71,8 +71,9 @@ struct coll_call phase_rest(const struct coll_ccomm *ccomm, const struct coll_ca
     return phase_cut(call, parts, call->count - parts);
 }
 
-#define LINE    128u
-#define RAW_MAX (UINT64_C(1) << 31) /* a chunk is shorter than 4 GiB */
+#define LINE        128u
+#define NCCL_VECTOR 16u                 /* bytes that NCCL's kernels copy at once */
+#define RAW_MAX     (UINT64_C(1) << 31) /* a chunk is shorter than 4 GiB */
 
 static uint64_t lines(uint64_t bytes)
 {
@@ -289,9 +290,9 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct col
 static struct plan_raw_part raw_part_of(const struct plan *plan, uint64_t from, uint64_t until)
 {
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
-    /* What is gathered follows each other. Sums that it would put at odd addresses, where NCCL copies byte by byte, are
-     * sent. */
-    const bool gathers = plan->gathers && (!plan->reduces || bytes % 16 == 0);
+    /* Gathered parts lie one behind another, the second at a multiple of their bytes. NCCL copies uint8 in vectors only
+     * where all addresses are multiples of these, else byte by byte: such parts of sums are sent. */
+    const bool gathers = plan->gathers && (!plan->reduces || bytes % NCCL_VECTOR == 0);
     return (struct plan_raw_part){.from = from,
                                   .count = until - from,
                                   .bytes = bytes,
