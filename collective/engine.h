@@ -85,6 +85,7 @@ struct coll_figures {
     double gather, exchange, scatter, overflow;               /* GB/s to each other rank (struct link_costs) */
     unsigned rails;                                           /* by which sums go between hosts; 0: there are none */
     double local, rail;                                       /* GB/s to each other rank of a host, and of a rail */
+    double shm;                                               /* GB/s to each other rank, through channels of ours */
     double encode, decode;                                    /* GB/s of values */
     struct coll_memory memory;                                /* of the GPU */
     uint64_t hosted;                                          /* bytes of host memory in place of that */
@@ -148,7 +149,7 @@ struct coll_engine_ops {
     void (*leave)(struct coll_ccomm *ccomm);
 };
 
-#define COLL_ENGINE_VERSION 14u
+#define COLL_ENGINE_VERSION 15u
 
 /* The plugin's function of the name COLL_ENGINE_SYMBOL. Returns NULL, and a text in `why`, if it cannot be used here.
  */

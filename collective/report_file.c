@@ -135,7 +135,7 @@ static void put_links(struct coll_text *text, const struct coll_figures *figures
     } rates[] = {
         {"all_gather", figures->gather}, {"all_to_all", figures->exchange}, {"reduce_scatter", figures->scatter},
         {"overflow", figures->overflow}, {"local", figures->local},         {"rail", figures->rail},
-        {"encode", figures->encode},     {"decode", figures->decode}};
+        {"shm", figures->shm},           {"encode", figures->encode},       {"decode", figures->decode}};
     coll_text_add(text, ",\"links\":{");
     put_known(text, "start_us", figures->start_us, figures->measured);
     for (size_t i = 0; i < sizeof(rates) / sizeof(rates[0]); i++) {

@@ -96,12 +96,14 @@ struct coll_settings coll_settings_read(void)
     static const char *const orders[] = {"fp32", "nccl-ring"};
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const backends[] = {"auto", "host"}, *const bytes[] = {"auto", "bf16", "raw"};
+    static const char *const shm[] = {"auto", "never", "always"};
     unsigned mode = choice("STRAIT_COLL", modes, 4);
     const struct coll_settings settings = {
         .raw = mode == 1 || mode == 3,
         .forced = mode == 2,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .bytes = (enum coll_bytes)choice("STRAIT_COLL_BYTES", bytes, 3),
+        .shm = (enum coll_shm)choice("STRAIT_COLL_SHM", shm, 3),
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .shm_only = choice("STRAIT_COLL_MEET", backends, 2) == 1,
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),

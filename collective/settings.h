@@ -56,8 +56,13 @@ uint64_t coll_sizes_from(const struct coll_sizes *sizes, const struct coll_call 
 
 enum coll_bytes { COLL_BYTES_AUTO, COLL_BYTES_BF16, COLL_BYTES_RAW };
 
+/* Whether kernels of ours move messages through memory of the host, in place of NCCL: where that was measured to be
+ * faster; nowhere; wherever they can. */
+enum coll_shm { COLL_SHM_AUTO, COLL_SHM_NEVER, COLL_SHM_ALWAYS };
+
 struct coll_settings {
     enum coll_bytes bytes;
+    enum coll_shm shm;
     bool raw, forced, ring, pairs, print;
     bool shm_only; /* ranks never join by TCP */
     unsigned wait_ms;

@@ -12,7 +12,7 @@ ORDER = {
     "tools": "util coll_report files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_codebook cmd_collectives cmd_decode cmd_encode cmd_inspect checkpoint_open checkpoint_survey checkpoint_picture checkpoint_inspect checkpoint_verify checkpoint_diff checkpoint_export checkpoint_convert checkpoint_clean cmd_checkpoint cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings nccl rendezvous rdv_server comm group join report report_file hooks exports reduce check_header",
-    "collective/engine": "ccomm tally liveness measure budget compare levels consensus peer proxy plan codec_rate hosts timing local op overlap decide join figures plugin",
+    "collective/engine": "ccomm tally liveness budget compare levels consensus peer proxy plan codec_rate hosts shm measure timing local op overlap decide join figures plugin",
     "checkpoint": "plugin boxes format group message storage folder crew rounding encode_host writer pipeline catalog packer save commit"
                   " walk reader_file reader newest load_plan batch target_host chunk_reader faults load verify",
     "ep": "arena share heap host_sync host_sum host_quantize host_route host_code host_move host_reduce host proxy group handle",

@@ -10,7 +10,7 @@ set(STRAIT_LONG_TESTS
     # Suites that the gate runs under one setting.
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
-    coll_nonblocking_hosts1 coll_overflow_program_hosts2
+    coll_nonblocking_hosts1 coll_overflow_program_hosts2 coll_operations_shm coll_order_shm coll_failures_shm coll_stress_shm
     # 10^5 random shapes: the gate has 10^4.
     ep_many
     # 200 random groups on two hosts: the gate has 5.

@@ -12,8 +12,8 @@
 #define NUMBER_MAX 1e19
 #define UNKNOWN    (-1.0)
 
-const char *const coll_rate_names[COLL_RATES] = {"all_gather", "all_to_all", "reduce_scatter", "overflow",
-                                                 "local",      "rail",       "encode",         "decode"};
+const char *const coll_rate_names[COLL_RATES] = {"all_gather", "all_to_all", "reduce_scatter", "overflow", "local",
+                                                 "rail",       "shm",        "encode",         "decode"};
 
 /* ---- Members of objects ------------------------------------------------------------------------------------------ */
 
@@ -154,8 +154,8 @@ static void parse_figures(struct finding *finding, const cJSON *object, struct c
         return;
     of->start_us = known_in(finding, links, "start_us");
     for (unsigned i = 0; i < COLL_RATES; i++)
-        of->rates[i] = i == COLL_RATE_LOCAL || i == COLL_RATE_RAIL ? later_in(finding, links, coll_rate_names[i])
-                                                                   : known_in(finding, links, coll_rate_names[i]);
+        of->rates[i] = i >= COLL_RATE_LOCAL && i <= COLL_RATE_SHM ? later_in(finding, links, coll_rate_names[i])
+                                                                  : known_in(finding, links, coll_rate_names[i]);
     of->messages = number_in(finding, memory, "messages");
     of->persistent = number_in(finding, memory, "persistent");
     of->host = number_in(finding, memory, "host");

@@ -35,7 +35,7 @@ struct coll_row {
     double calls_least, calls_most; /* of a merged row: by rank */
 };
 
-enum { COLL_RATES = 8, COLL_RATE_LOCAL = 4, COLL_RATE_RAIL };
+enum { COLL_RATES = 9, COLL_RATE_LOCAL = 4, COLL_RATE_RAIL, COLL_RATE_SHM };
 extern const char *const coll_rate_names[COLL_RATES]; /* of links and codec */
 
 struct coll_process;

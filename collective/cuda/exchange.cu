@@ -1,5 +1,5 @@
 // The kernels of collective/engine/exchange.h: one thread block for each team at each end of a ring, or with many ranks
-// for several.
+// for several; and that of collective/engine/shm_step.h, one thread block for each end of a channel.
 //
 // Host memory is accessed in units of 16 bytes, as volatile or behind system-wide fences: its content changes while a
 // kernel runs, and a cache may still hold what was there before. To publish, all threads of a block store, then
@@ -11,7 +11,7 @@ namespace
 {
 
 constexpr uint32_t THREADS = 512;
-constexpr uint32_t AHEAD = 8; // vectors that a thread has in flight from the host
+constexpr uint32_t AHEAD = 8; // vectors that a thread has in flight, of which a slot has several times as many
 
 __device__ __forceinline__ bool exchange_leads()
 {
@@ -120,12 +120,28 @@ __device__ void scatter_vector(uint8_t *values, uint4 vector, uint64_t bytes)
             reinterpret_cast<uint16_t *>(values)[i] = x.halves[i];
 }
 
+// Copies `whole` vectors, of which each thread has AHEAD under way.
+template <typename LOAD> __device__ __forceinline__ void copy_vectors(uint4 *to, uint64_t whole, LOAD load)
+{
+    for (uint64_t i = threadIdx.x; i < whole; i += AHEAD * THREADS) {
+        uint4 x[AHEAD];
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++)
+            if (i + k * THREADS < whole)
+                x[k] = load(i + k * THREADS);
+#pragma unroll
+        for (uint32_t k = 0; k < AHEAD; k++)
+            if (i + k * THREADS < whole)
+                to[i + k * THREADS] = x[k];
+    }
+}
+
 __device__ void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
 {
     const uint64_t vectors = (bytes + 15) / 16, whole = is_aligned(values) ? bytes / 16 : 0;
+    const uint4 *from = reinterpret_cast<const uint4 *>(values);
     uint4 *to = reinterpret_cast<uint4 *>(slot);
-    for (uint64_t i = threadIdx.x; i < whole; i += THREADS)
-        to[i] = reinterpret_cast<const uint4 *>(values)[i];
+    copy_vectors(to, whole, [=](uint64_t i) { return from[i]; });
     for (uint64_t i = whole + threadIdx.x; i < vectors; i += THREADS)
         to[i] = gather_vector(values + 16 * i, bytes - 16 * i);
 }
@@ -134,23 +150,13 @@ __device__ void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t byt
 {
     const uint64_t vectors = (bytes + 15) / 16, whole = is_aligned(values) ? bytes / 16 : 0;
     const uint4 *from = reinterpret_cast<const uint4 *>(slot);
-    uint4 *to = reinterpret_cast<uint4 *>(values);
-    uint64_t i = threadIdx.x;
-    for (; i + (AHEAD - 1) * THREADS < whole; i += AHEAD * THREADS) {
-        uint4 x[AHEAD];
-        for (uint32_t k = 0; k < AHEAD; k++)
-            x[k] = load_host(from + i + k * THREADS);
-        for (uint32_t k = 0; k < AHEAD; k++)
-            to[i + k * THREADS] = x[k];
-    }
-    for (; i < whole; i += THREADS)
-        to[i] = load_host(from + i);
-    for (i = whole + threadIdx.x; i < vectors; i += THREADS)
+    copy_vectors(reinterpret_cast<uint4 *>(values), whole, [=](uint64_t i) { return load_host(from + i); });
+    for (uint64_t i = whole + threadIdx.x; i < vectors; i += THREADS)
         scatter_vector(values + 16 * i, load_host(from + i), bytes - 16 * i);
 }
 
 #define EXCHANGE_FN __device__ static __forceinline__
-#include "collective/engine/exchange.h"
+#include "collective/engine/shm_step.h"
 
 // ---- The kernel -----------------------------------------------------------------------------------------------------
 
@@ -255,11 +261,23 @@ __global__ void __launch_bounds__(THREADS) exchange_many_kernel(const __grid_con
     }
 }
 
+__global__ void __launch_bounds__(THREADS) shm_kernel(const __grid_constant__ gpu_shm call)
+{
+    shm_end end = shm_begin(&call, blockIdx.x);
+    for (;;) {
+        const exchange_state state = shm_step(&call, &end);
+        if (state == EXCHANGE_DONE ||
+            (state == EXCHANGE_WAITS && exchange_broadcast(exchange_leads() && is_aborted(call.host_status)) != 0))
+            return;
+    }
+}
+
 } // namespace
 
 cudaError_t exchange_prepare(void)
 {
-    const void *const kernels[] = {(const void *)exchange_kernel, (const void *)exchange_many_kernel};
+    const void *const kernels[] = {(const void *)exchange_kernel, (const void *)exchange_many_kernel,
+                                   (const void *)shm_kernel};
     return load_kernels(kernels);
 }
 
@@ -270,5 +288,11 @@ cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t st
         exchange_kernel<<<blocks, THREADS, 0, stream>>>(*exchange);
     else
         exchange_many_kernel<<<blocks, THREADS, 0, stream>>>(*exchange);
+    return cudaGetLastError();
+}
+
+cudaError_t shm_launch(const struct gpu_shm *shm, cudaStream_t stream)
+{
+    shm_kernel<<<shm_ends(&shm->channels), THREADS, 0, stream>>>(*shm);
     return cudaGetLastError();
 }

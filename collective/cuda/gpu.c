@@ -280,6 +280,16 @@ static bool exchange(const struct gpu_exchange *what, coll_stream stream)
     return good(exchange_launch(what, stream));
 }
 
+static bool has_shm(void)
+{
+    return true;
+}
+
+static bool shm(const struct gpu_shm *what, coll_stream stream)
+{
+    return good(shm_launch(what, stream));
+}
+
 static bool verify(const struct gpu_verify *what, coll_stream stream)
 {
     return good(control_verify(what, stream));
@@ -323,6 +333,8 @@ static const struct gpu_ops *cuda_gpu(void)
                                        .write_headers = write_headers,
                                        .check = check,
                                        .exchange = exchange,
+                                       .has_shm = has_shm,
+                                       .shm = shm,
                                        .verify = verify,
                                        .reduce = reduce};
     return &ops;

@@ -17,10 +17,12 @@ cudaError_t control_write_headers(const struct gpu_write_headers *headers, cudaS
 cudaError_t control_check(const struct gpu_check *check, cudaStream_t stream);
 cudaError_t control_verify(const struct gpu_verify *verify, cudaStream_t stream);
 
-/* exchange.cu, which moves messages that overflow (collective/engine/exchange.h) */
+/* exchange.cu, which moves messages through host memory: those that overflow (collective/engine/exchange.h), and others
+ * in NCCL's place (collective/engine/shm_step.h) */
 /* Loads the kernels on the current device. */
 cudaError_t exchange_prepare(void);
 cudaError_t exchange_launch(const struct gpu_exchange *exchange, cudaStream_t stream);
+cudaError_t shm_launch(const struct gpu_shm *shm, cudaStream_t stream);
 
 #ifdef __cplusplus
 }

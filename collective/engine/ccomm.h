@@ -23,6 +23,7 @@ enum link_use {
     LINK_SCATTER,  /* reduce_scatter */
     LINK_LOCAL,    /* where there are rails: from each rank to each other one of its host, by send and recv */
     LINK_RAIL,     /* the same to each other one of its rail */
+    LINK_SHM,      /* the same to each other one of all, through the channels of shm.h */
     LINK_USES,
 };
 struct link_costs {
@@ -41,6 +42,14 @@ struct link_probe {
     gpu_event begin, end;
     double seconds[PROBES]; /* 0: not measured */
     bool over;              /* nothing more is measured; the same on all ranks */
+};
+
+/* Memory with the channels of shm.h, if ranks have some. */
+struct shm_shared {
+    struct segment segment;
+    struct segment_info info;
+    struct shm_channels channels;
+    bool pinned, good; /* good: nothing has failed so far */
 };
 
 struct coll_staging;
@@ -68,6 +77,7 @@ struct coll_ccomm {
     struct keepalive *keepalive; /* watches the processes of other ranks */
 
     struct shared_resources shared;
+    struct shm_shared shm;
     struct host_status *host_status;
     struct ring_ends *ends;
     struct overflow_counter *overflow_counters; /* by local class */
@@ -120,9 +130,11 @@ void codec_rate_measure(struct coll_ccomm *ccomm);
 void codec_rate_assume(struct coll_ccomm *ccomm);
 
 /* measure.c: measure_prepare makes the probe, on the communicator's GPU; measure_links, which is collective, sets
- * `cost`; measure_end ends the probe, whether it was made or not. */
+ * `cost` and makes the channels of shm.h where they may pay; channels_make makes them where nothing is measured;
+ * measure_end ends the probe, whether it was made or not. */
 bool measure_prepare(struct coll_ccomm *ccomm);
 bool measure_links(struct coll_ccomm *const ccomms[], unsigned count);
+bool channels_make(struct coll_ccomm *const ccomms[], unsigned count);
 void measure_end(struct coll_ccomm *ccomm);
 
 /* join.c: joining and leaving (collective/engine.h). */

@@ -24,6 +24,7 @@ static void fill_links(const struct coll_ccomm *ccomm, struct coll_figures *figu
     figures->rails = ccomm->shared.rails.each;
     figures->local = rate_of(figures->rails > 0 ? cost->per[LINK_LOCAL] : 0);
     figures->rail = rate_of(figures->rails > 0 ? cost->per[LINK_RAIL] : 0);
+    figures->shm = rate_of(cost->per[LINK_SHM]);
     figures->encode = rate_of(cost->encode);
     figures->decode = rate_of(cost->decode);
 }
@@ -53,7 +54,7 @@ void ccomm_figures(struct coll_ccomm *ccomm, bool look, struct coll_figures *fig
     for (int rank = 0; rank < ccomm->ranks; rank++)
         figures->hosts += ccomm->shared.groups.leader[rank] == rank;
     figures->memory = ccomm_memory(ccomm);
-    figures->host_memory = host_bytes(ccomm);
+    figures->host_memory = host_bytes(ccomm) + shm_bytes(ccomm);
     figures->hosted = staging_hosted(&ccomm->stagings);
     snprintf(figures->table, sizeof(figures->table), "%s", ccomm->table);
     fill_links(ccomm, figures);

@@ -11,6 +11,7 @@
 #include <strait/codec.h>
 
 #include "collective/engine/rings.h"
+#include "collective/engine/shm.h"
 #include "collective/api.h"
 #include "collective/ranks.h"
 #include "collective/reduce.h"
@@ -159,6 +160,16 @@ struct gpu_exchange {
     enum exchange_kind kind;
 };
 
+/* A message from each rank to each other one, through the channels of shm.h. That for a rank, and that from it, are at
+ * the rank's multiple of the strides; bytes are even, and so are addresses. */
+struct gpu_shm {
+    struct shm_channels channels;
+    struct host_status *host_status;
+    const uint8_t *send;
+    uint8_t *receive;
+    uint64_t send_stride, receive_stride, bytes;
+};
+
 /* After decoding: all messages that were not moved uncompressed must have decoded well. */
 struct gpu_verify {
     struct message_list list;            /* count and skip tell which messages the results belong to */
@@ -206,6 +217,8 @@ struct gpu_ops {
     bool (*write_headers)(const struct gpu_write_headers *headers, coll_stream stream);
     bool (*check)(const struct gpu_check *check, coll_stream stream);
     bool (*exchange)(const struct gpu_exchange *exchange, coll_stream stream);
+    bool (*has_shm)(void); /* whether the current device's kernels move messages through channels */
+    bool (*shm)(const struct gpu_shm *shm, coll_stream stream);
     bool (*verify)(const struct gpu_verify *verify, coll_stream stream);
     /* sm_budget: multiprocessors to occupy; 0: all. */
     bool (*reduce)(const struct coll_reduce *reduce, unsigned sm_budget, coll_stream stream);

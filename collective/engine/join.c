@@ -8,13 +8,13 @@
 /* The version of all that ranks have to do alike: what they tell each other, how they decide, and by which operations
  * of NCCL they move messages. */
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 21u
+#define JOIN_VERSION 22u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {
     uint64_t magic;
     uint32_t version, ranks;
-    uint32_t order, forced, pairs, encrypted, bytes, reserved;
+    uint32_t order, forced, pairs, encrypted, bytes, shm;
     struct coll_sizes table;
     char release[32];
 };
@@ -32,6 +32,7 @@ static struct rank_config config_of(const struct coll_ccomm *ccomm)
                                  .pairs = ccomm->host.settings.pairs,
                                  .encrypted = ccomm->host.encrypted,
                                  .bytes = ccomm->host.settings.bytes,
+                                 .shm = ccomm->host.settings.shm,
                                  .table = ccomm->host.settings.table,
                                  .forced = ccomm->forced};
     snprintf(config.release, sizeof(config.release), "%s", strait_version());
@@ -113,6 +114,7 @@ static void destroy(struct coll_ccomm *ccomm)
         timings_end(ccomm);
         keepalive_end(ccomm);
         staging_end(&ccomm->stagings, gpu);
+        shm_end(ccomm);
         host_end(ccomm);
         gpu->release(ccomm->gathered);
         gpu->release(ccomm->ends);
@@ -274,7 +276,7 @@ void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *ho
         ccomm->rank = args->rank;
         ccomm->ranks = args->ranks;
         ccomm->forced = host->settings.forced;
-        ccomm->shared.segment.file = -1;
+        ccomm->shared.segment.file = ccomm->shm.segment.file = -1;
         pthread_mutex_init(&ccomm->lock, NULL);
         if (host->nccl->CommCuDevice(args->comm, &ccomm->device) != COLL_SUCCESS || !gpu->enter(ccomm->device, &before))
             continue;
@@ -291,13 +293,15 @@ void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *ho
 static void measure(struct coll_join_args *joins, unsigned count)
 {
     struct coll_ccomm **ccomms = calloc(count, sizeof(*ccomms));
-    unsigned able = 0;
-    for (unsigned i = 0; i < count && ccomms != NULL; i++)
-        if (joins[i].able && !joins[i].candidate->forced)
-            ccomms[able++] = joins[i].candidate;
-    if (able > 0 && !measure_links(ccomms, able))
-        for (unsigned i = 0; i < able; i++)
-            ccomm_fail(ccomms[i], COLL_INTERNAL_ERROR, "links could not be measured");
+    for (unsigned forced = 0; forced < 2 && ccomms != NULL; forced++) {
+        unsigned able = 0;
+        for (unsigned i = 0; i < count; i++)
+            if (joins[i].able && joins[i].candidate->forced == (forced != 0))
+                ccomms[able++] = joins[i].candidate;
+        if (able > 0 && !(forced != 0 ? channels_make(ccomms, able) : measure_links(ccomms, able)))
+            for (unsigned i = 0; i < able; i++)
+                ccomm_fail(ccomms[i], COLL_INTERNAL_ERROR, "links could not be measured");
+    }
     free(ccomms);
 }
 
@@ -310,7 +314,7 @@ static double rate_of(double per_byte)
 /* Writes what was measured, and logs the setting that would have the same effect. */
 static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
 {
-    char linked[40], watched[40], rails[100] = "";
+    char linked[40], watched[40], rails[100] = "", shm[60] = "";
     const struct rails *of = &ccomm->shared.rails;
     proxy_describe(ccomm, linked, sizeof(linked));
     keepalive_describe(ccomm, watched, sizeof(watched));
@@ -318,12 +322,14 @@ static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
     if (of->each > 0)
         snprintf(rails, sizeof(rails), ", sums by %u rails of %u hosts (%.2f GB/s within one, %.2f by rail)", of->each,
                  of->hosts, rate_of(cost[LINK_LOCAL]), rate_of(cost[LINK_RAIL]));
+    if (cost[LINK_SHM] > 0)
+        snprintf(shm, sizeof(shm), ", %.2f GB/s through channels in host memory", rate_of(cost[LINK_SHM]));
     snprintf(
         text, size,
-        "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f), %.2f GB/s of what does not "
+        "%.1f us and %.2f GB/s to each other rank (all_to_all %.2f, reduce_scatter %.2f)%s, %.2f GB/s of what does not "
         "fit, codec %.0f and %.0f GB/s%s, %s%s",
         ccomm->cost.start * 1e6, rate_of(cost[LINK_GATHER]), rate_of(cost[LINK_EXCHANGE]), rate_of(cost[LINK_SCATTER]),
-        rate_of(ccomm->cost.overflow), rate_of(ccomm->cost.encode), rate_of(ccomm->cost.decode), rails, linked,
+        shm, rate_of(ccomm->cost.overflow), rate_of(ccomm->cost.encode), rate_of(ccomm->cost.decode), rails, linked,
         watched);
     if (!ccomm->host.settings.print && ccomm->host.settings.report == NULL)
         return;

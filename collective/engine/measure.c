@@ -158,6 +158,16 @@ static bool read_rail(struct coll_ccomm *ccomm)
     return ccomm->shared.rails.each == 0 || read_time(ccomm, LINK_RAIL);
 }
 
+static bool has_channels(const struct coll_ccomm *ccomm)
+{
+    return ccomm->shm.channels.moved != NULL;
+}
+
+static bool read_shm(struct coll_ccomm *ccomm)
+{
+    return !has_channels(ccomm) || read_time(ccomm, LINK_SHM);
+}
+
 static bool read_overflow(struct coll_ccomm *ccomm)
 {
     return read_time(ccomm, PROBE_OVERFLOW);
@@ -229,8 +239,19 @@ static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
            ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
 }
 
-/* Patterns that were not measured cost as much as a gather. Small messages to all ranks may take longer than large ones
- * inside a host. */
+/* The same message from each rank to each other one as for LINK_EXCHANGE, through channels. */
+static bool measure_shm(struct coll_ccomm *ccomm, unsigned round)
+{
+    const size_t size = measure_large(ccomm);
+    uint8_t *memory = ccomm->probe.memory;
+    const struct shm_message message = {
+        .send = memory, .receive = memory + size, .receive_stride = size, .bytes = size};
+    (void)round;
+    return !has_channels(ccomm) || (begin(ccomm) && shm_move(ccomm, &message, ccomm->stream) && record(ccomm));
+}
+
+/* Patterns that were not measured cost as much as a gather, except through channels. Small messages to all ranks may
+ * take longer than large ones inside a host. */
 static void set_cost(struct coll_ccomm *ccomm)
 {
     const double *seconds = ccomm->probe.seconds, small = seconds[PROBE_SMALL];
@@ -242,6 +263,7 @@ static void set_cost(struct coll_ccomm *ccomm)
     }
     if (seconds[LINK_LOCAL] > 0)
         cost->per[LINK_LOCAL] = seconds[LINK_LOCAL] / (double)measure_large(ccomm);
+    cost->per[LINK_SHM] = seconds[LINK_SHM] / (double)measure_large(ccomm);
     cost->start = small;
     cost->encode = seconds[PROBE_ENCODE];
     cost->decode = seconds[PROBE_DECODE];
@@ -314,19 +336,22 @@ static bool repeat(struct coll_ccomm *const ccomms[], unsigned count, bool (*wha
 }
 
 /* NCCL moves something first, so that all ranks begin together. */
-static bool overflow_round(struct coll_ccomm *const ccomms[], unsigned count, unsigned number)
+static bool round_of(struct coll_ccomm *const ccomms[], unsigned count, unsigned number,
+                     bool (*what)(struct coll_ccomm *, unsigned number), bool (*read)(struct coll_ccomm *))
 {
     bool good = grouped(ccomms, count, gather_small);
     for (unsigned i = 0; i < count && good; i++) {
         struct coll_ccomm *ccomm = ccomms[i];
         int before;
+        if (ccomm->probe.over)
+            continue;
         good = ccomm->gpu->enter(ccomm->device, &before);
         if (!good)
             break;
-        good = measure_overflow(ccomm, number);
+        good = what(ccomm, number);
         ccomm->gpu->leave(before);
     }
-    return good && each(ccomms, count, read_overflow);
+    return good && each(ccomms, count, read);
 }
 
 static bool end_overflow(struct coll_ccomm *ccomm)
@@ -341,8 +366,48 @@ static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 {
     bool good = true;
     for (unsigned i = 0; i < ROUNDS && good; i++)
-        good = overflow_round(ccomms, count, i);
+        good = round_of(ccomms, count, i, measure_overflow, read_overflow);
     return good && each(ccomms, count, end_overflow);
+}
+
+/* ---- Channels ---------------------------------------------------------------------------------------------------- */
+
+/* Called for those that want channels. */
+static bool each_wanting(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+{
+    bool good = true;
+    for (unsigned i = 0; i < count; i++)
+        good &= !shm_wants(ccomms[i]) || each(&ccomms[i], 1, what);
+    return good;
+}
+
+static bool grouped_wanting(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+{
+    const struct coll_table *nccl = ccomms[0]->host.nccl;
+    const bool good = nccl->GroupStart() == COLL_SUCCESS && each_wanting(ccomms, count, what);
+    return nccl->GroupEnd() == COLL_SUCCESS && good;
+}
+
+bool channels_make(struct coll_ccomm *const ccomms[], unsigned count)
+{
+    return grouped_wanting(ccomms, count, shm_gather_made) && each_wanting(ccomms, count, shm_reach) &&
+           grouped_wanting(ccomms, count, shm_gather_reached) && each_wanting(ccomms, count, shm_accept);
+}
+
+static bool any_channels(struct coll_ccomm *const ccomms[], unsigned count)
+{
+    bool any = false;
+    for (unsigned i = 0; i < count; i++)
+        any |= has_channels(ccomms[i]);
+    return any;
+}
+
+static bool shm_rounds(struct coll_ccomm *const ccomms[], unsigned count)
+{
+    bool good = channels_make(ccomms, count);
+    for (unsigned i = 0; i < ROUNDS && good && any_channels(ccomms, count); i++)
+        good = round_of(ccomms, count, i, measure_shm, read_shm);
+    return good;
 }
 
 static bool agree(struct coll_ccomm *const ccomms[], unsigned count)
@@ -364,7 +429,7 @@ bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
            repeat(ccomms, count, gather_large, read_gather, ROUNDS) && overflow_rounds(ccomms, count) &&
            agree(ccomms, count) && each(ccomms, count, end_if_fast) &&
            repeat(ccomms, count, exchange, read_exchange, LARGE_ROUNDS) &&
-           repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) &&
+           repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) && shm_rounds(ccomms, count) &&
            (!any_rails(ccomms, count) || (repeat(ccomms, count, exchange_local, read_local, LARGE_ROUNDS) &&
                                           repeat(ccomms, count, exchange_rail, read_rail, LARGE_ROUNDS))) &&
            agree(ccomms, count);

@@ -397,6 +397,13 @@ static coll_result broadcast(const struct coll_op *op, void *message, size_t siz
     return op->ccomm->host.nccl->Broadcast(message, message, size, COLL_UINT8, op->call.peer, op->call.comm, stream);
 }
 
+coll_result launch_rest(const struct coll_op *op, coll_stream stream)
+{
+    const struct plan *plan = launch_plan(op);
+    return plan->left > 0 ? gather(op, plan->rest.send, plan_rest(plan, launch_memory(op), 0), plan->left, stream)
+                          : COLL_SUCCESS;
+}
+
 coll_result launch_move(const struct coll_op *op, coll_stream stream)
 {
     const struct plan *plan = launch_plan(op);
@@ -410,9 +417,7 @@ coll_result launch_move(const struct coll_op *op, coll_stream stream)
         return move_pair(op, plan, memory, 0, plan->call.peer, stream);
     if (plan->call.operation == COLL_BROADCAST)
         return broadcast(op, memory + (plan->sends ? plan->out_at : plan->in_at), plan->layout.message, stream);
-    coll_result result = COLL_SUCCESS;
-    if (plan->left > 0)
-        result = gather(op, plan->rest.send, plan_rest(plan, memory, 0), plan->left, stream);
+    coll_result result = launch_rest(op, stream);
     if (plan->scope == PLAN_LOCAL)
         return result == COLL_SUCCESS ? local_move(op, memory, stream) : result;
     for (uint32_t i = 0; i < plan->in && result == COLL_SUCCESS; i++)
@@ -609,7 +614,7 @@ coll_result ops_reserve(struct coll_op *ops, unsigned count)
     for (unsigned i = 0; i < count; i++) {
         struct plan *plan = &ops[i].of[ops[i].phase].plan;
         plan->odd = is_odd(&ops[i].call);
-        plan->copies = plan->reduces && (ops[i].call.registered || ops[i].staging->capture != 0);
+        plan->copies = plan->reduces && !plan->shm && (ops[i].call.registered || ops[i].staging->capture != 0);
         if (!plan_measure(plan, ops[i].ccomm))
             return launch_failed(&ops[i], "no memory to plan with");
         ops[i].at = ops[i].staging->reserved;

@@ -98,6 +98,8 @@ bool launch_odd_out(const struct coll_op *op);
 bool launch_encode(const struct coll_op *op);
 /* Hands NCCL what it moves, on `stream`, in a group that is open. */
 coll_result launch_move(const struct coll_op *op, coll_stream stream);
+/* Only the values behind the parts of an all_reduce, which are not coded; the same. */
+coll_result launch_rest(const struct coll_op *op, coll_stream stream);
 /* Checks which messages overflow. */
 bool launch_check(const struct coll_op *op);
 /* Decodes the others. */

@@ -97,11 +97,43 @@ static coll_result broadcast(const struct coll_op *op, const struct plan *plan, 
                                            op->call.peer, op->call.comm, op->call.stream);
 }
 
+static coll_result by_channels(const struct coll_op *op, const struct shm_message *message)
+{
+    return shm_move(op->ccomm, message, op->call.stream) ? COLL_SUCCESS
+                                                         : launch_failed(op, "a message could not be moved");
+}
+
+/* The head or the tail, straight to the program's memory or to where it is added up. */
+static coll_result raw_by_channels(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
+{
+    uint8_t *memory = launch_memory(op);
+    const struct shm_message message = {.send = source_of(plan, part, 0),
+                                        .receive = raw_arrival_of(plan, part, memory, 0),
+                                        .send_stride = plan->everybody ? 0 : plan->stride,
+                                        .receive_stride = plan->reduces ? part->stride : plan->stride,
+                                        .bytes = part->bytes};
+    return by_channels(op, &message);
+}
+
+/* What is coded: message i is that of rank i, or the only one. */
+static coll_result coded_by_channels(const struct coll_op *op, const struct plan *plan)
+{
+    uint8_t *memory = launch_memory(op);
+    const struct shm_message message = {.send = memory + plan->out_at,
+                                        .receive = memory + plan->in_at,
+                                        .send_stride = plan->out > 1 ? plan->layout.encoded : 0,
+                                        .receive_stride = plan->in > 1 ? plan->layout.message : 0,
+                                        .bytes = plan->layout.message};
+    return by_channels(op, &message);
+}
+
 /* In a group even if it is one call: when the group has ended the work is on the stream (coll_nccl_blocking), so more
  * can follow. */
 static coll_result move_all(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
+    if (plan->shm)
+        return raw_by_channels(op, plan, part);
     if (plan->copies &&
         !op->ccomm->gpu->copy_rows(launch_memory(op) + part->out_at, part->stride, source_of(plan, part, 0),
                                    plan->stride, part->bytes, plan->out, op->call.stream))
@@ -150,7 +182,7 @@ static bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
             sum.source[i] = i == rank ? source_of(plan, part, i) : raw_arrival_of(plan, part, launch_memory(op), i);
         return op->ccomm->gpu->reduce(&sum, op->ccomm->host.settings.sms, op->call.stream);
     }
-    return plan->whole.operation != COLL_ALL_GATHER ||
+    return plan->whole.operation != COLL_ALL_GATHER || plan->shm ||
            (put(op, plan, part, 0, rank) && put(op, plan, part, rank + 1, op->ccomm->ranks));
 }
 
@@ -172,12 +204,17 @@ static bool follow(const struct coll_op *op, coll_stream behind, coll_stream bef
 static coll_result move_coded(const struct coll_op *op)
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
-    coll_result result = nccl->GroupStart();
+    const struct plan *plan = launch_plan(op);
+    coll_result result = COLL_SUCCESS;
+    if (plan->shm && plan->left == 0)
+        return coded_by_channels(op, plan);
+    result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;
-    result = launch_move(op, op->call.stream);
+    result = plan->shm ? launch_rest(op, op->call.stream) : launch_move(op, op->call.stream);
     const coll_result ended = nccl->GroupEnd();
-    return result == COLL_SUCCESS ? ended : result;
+    result = result == COLL_SUCCESS ? ended : result;
+    return plan->shm && result == COLL_SUCCESS ? coded_by_channels(op, plan) : result;
 }
 
 static bool overlap_decode(const struct coll_op *beside)

@@ -197,7 +197,7 @@ double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan)
     }
 }
 
-double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
+static double coded_by_nccl(const struct coll_ccomm *ccomm, const struct plan *plan)
 {
     if (plan_is_pair(plan))
         return pair(ccomm);
@@ -206,6 +206,21 @@ double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
     if (plan->scope == PLAN_RAIL)
         return ccomm->cost.per[LINK_RAIL];
     return ccomm->cost.per[plan->gathers ? LINK_GATHER : LINK_EXCHANGE];
+}
+
+double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan)
+{
+    return plan->shm ? ccomm->cost.per[LINK_SHM] : coded_by_nccl(ccomm, plan);
+}
+
+/* NCCL's broadcast, which uses links one way, fills them already. */
+static bool by_channels(const struct coll_ccomm *ccomm, const struct plan *plan)
+{
+    const double per = ccomm->cost.per[LINK_SHM];
+    if (ccomm->shm.channels.moved == NULL || plan_is_pair(plan) || plan->scope != PLAN_ALL ||
+        plan->call.operation == COLL_BROADCAST)
+        return false;
+    return ccomm->host.settings.shm == COLL_SHM_ALWAYS || (per > 0 && per < coded_by_nccl(ccomm, plan));
 }
 
 double cost_local(const struct coll_ccomm *ccomm, const struct plan *plan)
@@ -284,6 +299,7 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct col
     fill(plan, ccomm, plan->call.operation);
     plan->raw = plan->stride = plan->layout.raw;
     plan->left = plan->rest.count * (plan->raw / plan->call.count);
+    plan->shm = by_channels(ccomm, plan);
     return true;
 }
 
@@ -292,7 +308,7 @@ static struct plan_raw_part raw_part_of(const struct plan *plan, uint64_t from, 
     const uint64_t bytes = (until - from) * (plan->stride / plan->whole.count);
     /* Gathered parts lie one behind another, the second at a multiple of their bytes. NCCL copies uint8 in vectors only
      * where all addresses are multiples of these, else byte by byte: such parts of sums are sent. */
-    const bool gathers = plan->gathers && (!plan->reduces || bytes % NCCL_VECTOR == 0);
+    const bool gathers = plan->gathers && !plan->shm && (!plan->reduces || bytes % NCCL_VECTOR == 0);
     return (struct plan_raw_part){.from = from,
                                   .count = until - from,
                                   .bytes = bytes,
@@ -304,6 +320,7 @@ bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level)
 {
     const uint64_t page = PLAN_PAGE / (plan->stride / plan->whole.count), all = plan->whole.count;
     const uint64_t from = head * page, until = tail > 0 ? (plan->layout.pages - tail) * page : all;
+    plan->shm &= head > 0 || tail > 0;
     if (head == 0 && tail == 0)
         return true;
     plan->raw_parts[PLAN_HEAD] = raw_part_of(plan, 0, from);
@@ -444,11 +461,11 @@ static bool codec_scratch(size_t *most, const struct plan *plan, const struct co
     return size > 0 || list.count == 0;
 }
 
-/* Values gathered by rank, and those to be added up, arrive in staging memory; all others go from the program's memory
- * to the program's memory. */
+/* Values that NCCL gathers by rank, and those to be added up, arrive in staging memory; all others go from the
+ * program's memory to the program's memory. */
 static size_t place_raw_parts(struct plan *plan, size_t at)
 {
-    const bool kept = plan->reduces || plan->whole.operation == COLL_ALL_GATHER;
+    const bool kept = plan->reduces || (plan->whole.operation == COLL_ALL_GATHER && !plan->shm);
     for (unsigned end = PLAN_HEAD; end <= PLAN_TAIL && kept; end++) {
         plan->raw_parts[end].at = at;
         plan->raw_parts[end].out_at = plan_aligned(at + plan->in * plan->raw_parts[end].stride);

@@ -82,6 +82,7 @@ struct plan {
     bool sends, receives, everybody; /* coded messages; everybody: one message, for all ranks */
     bool reduces;
     bool gathers; /* NCCL moves the messages by an all_gather */
+    bool shm;     /* the channels of shm.h move them, and their heads and tails, instead of NCCL */
     /* Sums' heads and tails are copied, and sent from there: memory that the program has registered with NCCL, or that
      * NCCL registers for a graph, must be so on both sides of a send, and these arrive in the staging memory. */
     bool copies;
@@ -118,7 +119,7 @@ bool plan_of(struct plan *plan, const struct coll_ccomm *ccomm, const struct col
              unsigned level);
 
 /* Takes `head` and `tail` pages at the ends of each message out of what is coded; the message has more pages than
- * these. False: it goes raw. */
+ * these. Without any, an operation may be in a group, where NCCL moves it in every case. False: it goes raw. */
 bool plan_cut(struct plan *plan, uint32_t head, uint32_t tail, unsigned level);
 
 /* Lays out the staging memory, for which it asks the codec for the size of its scratch. False: no memory. */
@@ -160,7 +161,8 @@ struct op_cost {
  * all of it is the cost of the rail's phase. */
 double cost_plain(const struct coll_ccomm *ccomm, const struct plan *plan);
 
-/* Of each byte handed to NCCL to move the phase's messages: all_gather, broadcast, or sends and receives. */
+/* Of each byte of the phase's messages as they are moved: by channels, or by NCCL's all_gather, broadcast, or sends and
+ * receives. */
 double cost_coded(const struct coll_ccomm *ccomm, const struct plan *plan);
 
 /* Seconds to move the messages of a local phase, which is followed by the rail's `plan`. */

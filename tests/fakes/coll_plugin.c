@@ -507,22 +507,25 @@ static void run_reduce(coll_stream stream, void *argument)
 /* ---- Exchange of what did not fit: the text of collective/engine/exchange.h, with blocks of one thread that alternate
  * - */
 
-static _Thread_local uint64_t bytes_taken; /* by the kernel that runs */
+/* By the kernel that runs. */
+static _Thread_local uint64_t bytes_taken;
+static _Thread_local bool in_channels; /* it moves what NCCL would, not what overflows */
 
 EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
 {
-    atomic_fetch_add(&fake_gpu.offered, 1);
+    if (!in_channels)
+        atomic_fetch_add(&fake_gpu.offered, 1);
     memcpy(slot, values, bytes);
 }
 
 EXCHANGE_FN void exchange_take(uint8_t *values, const uint8_t *slot, uint64_t bytes)
 {
-    atomic_fetch_add(&fake_gpu.taken, 1);
+    atomic_fetch_add(in_channels ? &fake_gpu.channelled : &fake_gpu.taken, 1);
     bytes_taken += bytes;
     memcpy(values, slot, bytes);
 }
 
-#include "collective/engine/exchange.h"
+#include "collective/engine/shm_step.h"
 
 enum { PAUSE_US = 100 };
 
@@ -604,6 +607,44 @@ static void run_exchange(coll_stream stream, void *argument)
     fake_pass_time(stream, (double)fake_gpu.ring_fs * 1e-15 * (double)bytes_taken);
 }
 
+/* ---- Channels: the text of collective/engine/shm_step.h, by one thread for all ends ------------------------------ */
+
+static void step_ends(const struct gpu_shm *call, struct shm_end *ends, uint32_t *left)
+{
+    const uint32_t count = shm_ends(&call->channels);
+    bool moved = false;
+    *left = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        const enum exchange_state state = shm_step(call, &ends[i]);
+        *left += state != EXCHANGE_DONE;
+        moved |= state == EXCHANGE_MOVED;
+    }
+    if (!moved && *left > 0)
+        usleep(PAUSE_US);
+}
+
+static void run_shm(coll_stream stream, void *argument)
+{
+    const struct gpu_shm *call = argument;
+    uint32_t left = shm_ends(&call->channels);
+    struct shm_end *ends = calloc(left, sizeof(*ends));
+    demand(ends != NULL);
+    in_channels = true;
+    for (uint32_t i = 0; i < left; i++)
+        ends[i] = shm_begin(call, i);
+    while (left > 0 && __atomic_load_n(&call->host_status->abort, __ATOMIC_ACQUIRE) == 0)
+        step_ends(call, ends, &left);
+    in_channels = false;
+    free(ends);
+    /* As links are measured: with a message from each of the others. */
+    fake_pass_time(stream, (double)fake_gpu.shm_fs * 1e-15 * (double)call->bytes);
+}
+
+static bool has_shm(void)
+{
+    return fake_gpu.shm_fs > 0 && !is_among(fake_gpu.no_shm);
+}
+
 /* Arguments are copied. */
 #define KERNEL(name, type)                                                 \
     static bool name(const struct type *argument, coll_stream stream)      \
@@ -616,6 +657,7 @@ static void run_exchange(coll_stream stream, void *argument)
 KERNEL(write_headers, gpu_write_headers)
 KERNEL(check, gpu_check)
 KERNEL(verify, gpu_verify)
+KERNEL(shm, gpu_shm)
 #undef KERNEL
 
 static bool reduce(const struct coll_reduce *argument, unsigned sm_budget, coll_stream stream)
@@ -669,6 +711,8 @@ static const struct gpu_ops ops = {.trouble = trouble,
                                    .write_headers = write_headers,
                                    .check = check,
                                    .exchange = exchange,
+                                   .has_shm = has_shm,
+                                   .shm = shm,
                                    .verify = verify,
                                    .reduce = reduce};
 

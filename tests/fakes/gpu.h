@@ -50,6 +50,8 @@ struct fake_gpu_control {
     _Atomic uint32_t near_fs;
     _Atomic uint32_t sum_fs;              /* besides, of what NCCL adds up */
     _Atomic uint32_t ring_fs;             /* of overflow, as measured by events: femtoseconds per byte */
+    _Atomic uint32_t shm_fs;              /* of each message that channels in host memory move; 0: there are none */
+    _Atomic uint32_t no_shm;              /* bits: devices that have none */
     _Atomic uint32_t codec_fs[FAKE_GPUS]; /* of encoding, and of decoding: femtoseconds per byte of values */
     _Atomic uint32_t hosts[FAKE_GPUS];    /* the host of each device, as NCCL_HOSTID may say */
     const char *_Atomic list; /* the folder in which the host's driver lists its GPUs; NULL: there is none */
@@ -61,6 +63,7 @@ struct fake_gpu_control {
     _Atomic uint64_t moved;          /* bytes moved from rank to rank */
     _Atomic uint64_t crossed;        /* bytes moved from host to host; by collectives as by a ring */
     _Atomic uint64_t offered, taken; /* slots of overflow */
+    _Atomic uint64_t channelled;     /* pieces that ranks took from channels (shm.h) */
 };
 
 struct fake_nccl_control {

@@ -1,0 +1,107 @@
+#include <stdlib.h>
+
+#include "collective/engine/ccomm.h"
+
+/* Links that carry more than this to all others, in bytes a second, go by NVLink: nothing through host memory does. */
+#define FAST 100e9
+
+bool shm_wants(const struct coll_ccomm *ccomm)
+{
+    const double others = ccomm->ranks - 1, per = ccomm->cost.per[LINK_GATHER];
+    if (ccomm->host.settings.shm == COLL_SHM_NEVER || ccomm->ranks > SHM_RANKS_MAX || ccomm->shared.multi_host)
+        return false;
+    return ccomm->host.settings.shm == COLL_SHM_ALWAYS || (!ccomm->forced && per * FAST > others);
+}
+
+/* ---- The memory, of all that want it ----------------------------------------------------------------------------- */
+
+/* Rank 0's, as on a single host it leads. Failing to make or reach it is no failure: NCCL moves messages then. */
+bool shm_gather_made(struct coll_ccomm *ccomm)
+{
+    struct shm_shared *shm = &ccomm->shm;
+    const bool able = ccomm->gpu->has_shm();
+    shm->good = able && (ccomm->rank != 0 || segment_make(&shm->segment, shm_size((uint32_t)ccomm->ranks),
+                                                          (struct segment_hole){0}, &shm->info));
+    return ccomm_gather(ccomm, &shm->info, sizeof(shm->info));
+}
+
+static bool map_channels(struct coll_ccomm *ccomm, const struct segment_info *info)
+{
+    struct shm_shared *shm = &ccomm->shm;
+    const uint32_t ranks = (uint32_t)ccomm->ranks;
+    if (ccomm->rank != 0 && !segment_open(&shm->segment, shm_size(ranks), info))
+        return false;
+    uint8_t *reached = ccomm->gpu->register_host(shm->segment.memory, shm->segment.size);
+    if (reached == NULL)
+        return false;
+    shm->pinned = true;
+    uint8_t *counters = reached + SHM_COUNTERS_AT;
+    shm->channels = (struct shm_channels){
+        .counters = (struct shm_counters *)(void *)counters,
+        .slots = counters + shm_counters_size(ranks),
+        .moved = ccomm->gpu->allocate(shm_moved_count(ranks) * sizeof(*shm->channels.moved), true),
+        .rank = (uint32_t)ccomm->rank,
+        .ranks = ranks,
+        .channels = shm_channels_each(ranks),
+    };
+    return shm->channels.moved != NULL;
+}
+
+bool shm_reach(struct coll_ccomm *ccomm)
+{
+    struct segment_info *infos = ccomm_gathered(ccomm, sizeof(*infos));
+    if (infos == NULL)
+        return false;
+    ccomm->shm.good = ccomm->shm.good && map_channels(ccomm, &infos[0]);
+    free(infos);
+    return true;
+}
+
+bool shm_gather_reached(struct coll_ccomm *ccomm)
+{
+    const uint64_t good = ccomm->shm.good;
+    return ccomm_gather(ccomm, &good, sizeof(good));
+}
+
+bool shm_accept(struct coll_ccomm *ccomm)
+{
+    uint64_t *good = ccomm_gathered(ccomm, sizeof(*good));
+    bool all = good != NULL;
+    for (int rank = 0; rank < ccomm->ranks && all; rank++)
+        all = good[rank] == 1;
+    segment_settle(&ccomm->shm.segment);
+    if (!all)
+        shm_end(ccomm);
+    const bool moved = good != NULL;
+    free(good);
+    return moved;
+}
+
+uint64_t shm_bytes(const struct coll_ccomm *ccomm)
+{
+    return ccomm->shm.segment.memory != NULL ? ccomm->shm.segment.size : 0;
+}
+
+void shm_end(struct coll_ccomm *ccomm)
+{
+    struct shm_shared *shm = &ccomm->shm;
+    ccomm->gpu->release(shm->channels.moved);
+    if (shm->pinned)
+        ccomm->gpu->unregister_host(shm->segment.memory);
+    segment_close(&shm->segment);
+    *shm = (struct shm_shared){.segment.file = -1};
+}
+
+/* ---- Moving ------------------------------------------------------------------------------------------------------ */
+
+bool shm_move(const struct coll_ccomm *ccomm, const struct shm_message *message, coll_stream stream)
+{
+    const struct gpu_shm what = {.channels = ccomm->shm.channels,
+                                 .host_status = ccomm->host_status,
+                                 .send = message->send,
+                                 .receive = message->receive,
+                                 .send_stride = message->send_stride,
+                                 .receive_stride = message->receive_stride,
+                                 .bytes = message->bytes};
+    return message->bytes == 0 || ccomm->gpu->shm(&what, stream);
+}
