@@ -1,6 +1,6 @@
 /* Channels through which kernels move an op's messages between the GPUs of one host, in place of NCCL. Where GPUs do
- * not reach each other's memory NCCL copies through host memory too; it gets 25 to 29 GB/s out of links on which these
- * kernels get 38, each way at once. Which of both an op takes follows from what was measured (plan.h, `shm`).
+ * not reach each other's memory NCCL copies through host memory too; it gets 24 to 29 GB/s out of links on which these
+ * kernels get 31 and more, each way at once. Which of both an op takes follows from what was measured (plan.h, `shm`).
  *
  * Each rank has as many channels to each other one. A channel is a few slots in memory that the ranks share, and two
  * counters, of slots filled and of slots taken; a thread block at each of its ends fills or takes one slot after
@@ -24,8 +24,11 @@
 
 enum {
     SHM_RANKS_MAX = 16, /* with more, messages go by NCCL */
-    SHM_CHANNELS = 16,  /* of a rank to all others, about: thread blocks that fill, and as many that take */
-    SHM_DEPTH = 4,      /* slots of a channel */
+    /* Of a rank to all others, about: thread blocks that fill, and as many that take. More of them move an operation
+     * alone faster (16: 38 GB/s instead of 31 on H200s), but take the multiprocessors of what a program computes beside
+     * it: steps of FSDP are then slower than with NCCL's moves. */
+    SHM_CHANNELS = 4,
+    SHM_DEPTH = 4, /* slots of a channel */
     SHM_SLOT_BYTES = 256 << 10,
     SHM_PIECE_UNIT = 4 << 10,  /* pieces are multiples of it, and the last one what is left */
     SHM_COUNTERS_AT = 4 << 10, /* in the memory, behind what tells it from any other */
