@@ -208,7 +208,7 @@ struct coll_memory ccomm_memory(struct coll_ccomm *ccomm)
     const size_t ranks = (size_t)ccomm->ranks, classes = ccomm_local_classes(ccomm);
     return (struct coll_memory){.suspendable = staging_bytes(&ccomm->stagings, false),
                                 .persistent = staging_bytes(&ccomm->stagings, true) + CCOMM_GATHER_MAX * (ranks + 1) +
-                                              ring_ends_size((uint32_t)ccomm->ranks) +
+                                              ring_ends_size((uint32_t)ccomm->ranks) + shm_gpu_bytes(ccomm) +
                                               classes * sizeof(*ccomm->overflow_counters)};
 }
 

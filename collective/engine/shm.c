@@ -82,6 +82,12 @@ uint64_t shm_bytes(const struct coll_ccomm *ccomm)
     return ccomm->shm.segment.memory != NULL ? ccomm->shm.segment.size : 0;
 }
 
+uint64_t shm_gpu_bytes(const struct coll_ccomm *ccomm)
+{
+    const struct shm_channels *channels = &ccomm->shm.channels;
+    return channels->moved != NULL ? shm_moved_count(channels->ranks) * sizeof(*channels->moved) : 0;
+}
+
 void shm_end(struct coll_ccomm *ccomm)
 {
     struct shm_shared *shm = &ccomm->shm;

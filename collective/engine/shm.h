@@ -104,8 +104,9 @@ bool shm_reach(struct coll_ccomm *ccomm);
 bool shm_gather_reached(struct coll_ccomm *ccomm);
 bool shm_accept(struct coll_ccomm *ccomm);
 
-/* Bytes of the memory that all ranks share; 0: there is none. */
+/* Bytes of the memory that all ranks share, and of this rank's GPU; 0: there is none. */
 uint64_t shm_bytes(const struct coll_ccomm *ccomm);
+uint64_t shm_gpu_bytes(const struct coll_ccomm *ccomm);
 
 /* On the communicator's GPU, when nothing of ours runs on it. */
 void shm_end(struct coll_ccomm *ccomm);

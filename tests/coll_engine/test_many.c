@@ -272,6 +272,36 @@ START_TEST(many_ranks_join_soon_and_take_little_memory)
 }
 END_TEST
 
+/* A hundred starts, which the suite makes ten times, of eight ranks that come and go at different moments: on one host
+ * without and with channels in host memory, on hosts of their own and on four of two. */
+enum { STARTS = 100, STARTERS = 8 };
+
+static void start_and_use(struct rank *rank)
+{
+    unsigned speed = (unsigned)rank->rank + 1 + *(const unsigned *)rank->argument;
+    usleep((useconds_t)rand_r(&speed) % 2000);
+    rank_begin(rank);
+    operate(rank, COLL_REDUCE_SCATTER, 1 << 3, 1);
+    operate(rank, COLL_ALL_TO_ALL, 0, 2);
+    usleep((useconds_t)rand_r(&speed) % 2000);
+    rank_end(rank);
+}
+
+START_TEST(eight_ranks_start_again_and_again)
+{
+    static const char *const hosts[] = {NULL, NULL, "1", "2"};
+    const char *neighbours = hosts[_i % COUNT(hosts)];
+    if (neighbours != NULL)
+        setenv("STRAIT_TEST_HOSTS", neighbours, 1);
+    if (_i % 4 == 1)
+        setenv("STRAIT_COLL_SHM", "always", 1);
+    fake_gpu.shm_fs = 1;
+    fake_gpu.jitter_us = 100;
+    for (unsigned turn = 0; turn < STARTS; turn++)
+        ranks_start(STARTERS, start_and_use, &turn);
+}
+END_TEST
+
 /* `test_coll_many long`: only what takes long; `hosts`: only what several hosts do. */
 int main(int argc, char **argv)
 {
@@ -283,6 +313,7 @@ int main(int argc, char **argv)
         tcase_add_loop_test(tests, all_reduce_gives_every_rank_the_sum, 1, COUNT(counts));
         tcase_add_loop_test(tests, most_operations_give_the_values_of_nccl, 1, COUNT(counts));
         tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 1, 2);
+        tcase_add_loop_test(tests, eight_ranks_start_again_and_again, 0, 10);
         return suite_run("many_long", tests);
     }
     tcase_add_test(tests, ranks_on_other_hosts_are_connected_when_something_does_not_fit);
