@@ -261,13 +261,28 @@ __global__ void __launch_bounds__(THREADS) exchange_many_kernel(const __grid_con
     }
 }
 
+// Called by the leader: whether to wait no longer.
+__device__ bool has_waited(const gpu_shm &call, uint64_t since)
+{
+    if (is_aborted(call.host_status))
+        return true;
+    if (call.patience_ns == 0 || now_ns() - since < call.patience_ns)
+        return false;
+    give_up(call.host_status);
+    return true;
+}
+
 __global__ void __launch_bounds__(THREADS) shm_kernel(const __grid_constant__ gpu_shm call)
 {
     shm_end end = shm_begin(&call, blockIdx.x);
+    uint64_t since = now_ns(); // when the block has moved something last
     for (;;) {
         const exchange_state state = shm_step(&call, &end);
-        if (state == EXCHANGE_DONE ||
-            (state == EXCHANGE_WAITS && exchange_broadcast(exchange_leads() && is_aborted(call.host_status)) != 0))
+        if (state == EXCHANGE_DONE)
+            return;
+        if (state == EXCHANGE_MOVED)
+            since = now_ns();
+        else if (exchange_broadcast(exchange_leads() && has_waited(call, since)) != 0)
             return;
     }
 }

@@ -168,6 +168,7 @@ struct gpu_shm {
     const uint8_t *send;
     uint8_t *receive;
     uint64_t send_stride, receive_stride, bytes;
+    uint64_t patience_ns; /* how long nothing may move before the communicator fails; 0: for ever */
 };
 
 /* After decoding: all messages that were not moved uncompressed must have decoded well. */

@@ -245,7 +245,7 @@ static bool measure_shm(struct coll_ccomm *ccomm, unsigned round)
     const size_t size = measure_large(ccomm);
     uint8_t *memory = ccomm->probe.memory;
     const struct shm_message message = {
-        .send = memory, .receive = memory + size, .receive_stride = size, .bytes = size};
+        .send = memory, .receive = memory + size, .receive_stride = size, .bytes = size, .patience_ns = PATIENCE_NS};
     (void)round;
     return !has_channels(ccomm) || (begin(ccomm) && shm_move(ccomm, &message, ccomm->stream) && record(ccomm));
 }
@@ -337,9 +337,10 @@ static bool repeat(struct coll_ccomm *const ccomms[], unsigned count, bool (*wha
 
 /* NCCL moves something first, so that all ranks begin together. */
 static bool round_of(struct coll_ccomm *const ccomms[], unsigned count, unsigned number,
-                     bool (*what)(struct coll_ccomm *, unsigned number), bool (*read)(struct coll_ccomm *))
+                     bool (*together)(struct coll_ccomm *), bool (*what)(struct coll_ccomm *, unsigned number),
+                     bool (*read)(struct coll_ccomm *))
 {
-    bool good = grouped(ccomms, count, gather_small);
+    bool good = grouped(ccomms, count, together);
     for (unsigned i = 0; i < count && good; i++) {
         struct coll_ccomm *ccomm = ccomms[i];
         int before;
@@ -366,7 +367,7 @@ static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 {
     bool good = true;
     for (unsigned i = 0; i < ROUNDS && good; i++)
-        good = round_of(ccomms, count, i, measure_overflow, read_overflow);
+        good = round_of(ccomms, count, i, gather_small, measure_overflow, read_overflow);
     return good && each(ccomms, count, end_overflow);
 }
 
@@ -402,12 +403,23 @@ static bool any_channels(struct coll_ccomm *const ccomms[], unsigned count)
     return any;
 }
 
+/* Not of those without channels: another process may have these alone, and gathers nothing then. */
+static bool gather_shm(struct coll_ccomm *ccomm)
+{
+    return !has_channels(ccomm) || gather_small(ccomm);
+}
+
+static bool has_not_failed(struct coll_ccomm *ccomm)
+{
+    return __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
+}
+
 static bool shm_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 {
     bool good = channels_make(ccomms, count);
     for (unsigned i = 0; i < ROUNDS && good && any_channels(ccomms, count); i++)
-        good = round_of(ccomms, count, i, measure_shm, read_shm);
-    return good;
+        good = round_of(ccomms, count, i, gather_shm, measure_shm, read_shm);
+    return good && each(ccomms, count, has_not_failed);
 }
 
 static bool agree(struct coll_ccomm *const ccomms[], unsigned count)

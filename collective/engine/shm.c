@@ -50,11 +50,9 @@ static bool map_channels(struct coll_ccomm *ccomm, const struct segment_info *in
 bool shm_reach(struct coll_ccomm *ccomm)
 {
     struct segment_info *infos = ccomm_gathered(ccomm, sizeof(*infos));
-    if (infos == NULL)
-        return false;
-    ccomm->shm.good = ccomm->shm.good && map_channels(ccomm, &infos[0]);
+    ccomm->shm.good = ccomm->shm.good && infos != NULL && map_channels(ccomm, &infos[0]);
     free(infos);
-    return true;
+    return true; /* others wait for what this rank gathers next */
 }
 
 bool shm_gather_reached(struct coll_ccomm *ccomm)
@@ -108,6 +106,7 @@ bool shm_move(const struct coll_ccomm *ccomm, const struct shm_message *message,
                                  .receive = message->receive,
                                  .send_stride = message->send_stride,
                                  .receive_stride = message->receive_stride,
-                                 .bytes = message->bytes};
+                                 .bytes = message->bytes,
+                                 .patience_ns = message->patience_ns};
     return message->bytes == 0 || ccomm->gpu->shm(&what, stream);
 }

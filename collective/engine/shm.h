@@ -69,10 +69,11 @@ SHM_FN size_t shm_moved_count(uint32_t ranks)
     return 2 * (size_t)ranks * shm_channels_each(ranks);
 }
 
-/* All of the memory. */
+/* All of the memory, whole pages of any machine. */
 SHM_FN size_t shm_size(uint32_t ranks)
 {
-    return SHM_COUNTERS_AT + shm_counters_size(ranks) +
+    const size_t page = (size_t)64 << 10, counters = SHM_COUNTERS_AT + shm_counters_size(ranks);
+    return (counters + page - 1) / page * page +
            (size_t)ranks * (ranks - 1) * shm_channels_each(ranks) * SHM_DEPTH * SHM_SLOT_BYTES;
 }
 
@@ -117,6 +118,7 @@ struct shm_message {
     const uint8_t *send;
     uint8_t *receive;
     uint64_t send_stride, receive_stride, bytes;
+    uint64_t patience_ns;
 };
 bool shm_move(const struct coll_ccomm *ccomm, const struct shm_message *message, coll_stream stream);
 

@@ -3,7 +3,8 @@
  * and never waits inside it; who includes this provides what exchange.h asks for.
  *
  * An end that waits goes on to, as NCCL's kernels do: until the other rank's operation has come to it, or the
- * communicator is aborted. Both ends of a communicator's channels come to its operations in the same order, as these
+ * communicator is aborted. While a communicator is made, when nobody can abort it, there is a limit (patience_ns). Both
+ * ends of a communicator's channels come to its operations in the same order, as these
  * are the ones that NCCL would move outside of groups (overlap.c). */
 #ifndef STRAIT_COLLECTIVE_ENGINE_SHM_STEP_H
 #define STRAIT_COLLECTIVE_ENGINE_SHM_STEP_H

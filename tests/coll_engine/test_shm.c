@@ -146,6 +146,45 @@ START_TEST(an_abort_ends_what_waits)
 }
 END_TEST
 
+/* Ranks 0 and 1 have channels in one of the communicators that they make in a group, ranks 2 and 3 in none. */
+static void make_two(struct rank *rank)
+{
+    const coll_id *pairs = rank->argument;
+    coll_comm comms[2];
+    fake_device_set(rank->rank);
+    rank->stream = fake_stream_make();
+    require_ok(ncclGroupStart());
+    require_ok(ncclCommInitRank(&comms[0], rank->ranks, rank->id, rank->rank));
+    require_ok(ncclCommInitRank(&comms[1], 2, pairs[rank->rank / 2], rank->rank % 2));
+    require_ok(ncclGroupEnd());
+    ranks_meet();
+    for (int i = 0; i < 2; i++) {
+        struct rank of = *rank;
+        of.comm = comms[i];
+        of.rank = i == 0 ? rank->rank : rank->rank % 2;
+        of.ranks = i == 0 ? rank->ranks : 2;
+        run_one(&of, COLL_ALL_GATHER, MIDDLE, false);
+        require_ok(error_of(comms[i]));
+        ranks_meet();
+    }
+    for (int i = 0; i < 2; i++)
+        require_ok(ncclCommDestroy(comms[i]));
+    fake_stream_end(rank->stream);
+}
+
+START_TEST(communicators_of_a_group_measure_what_each_has)
+{
+    coll_id pairs[2];
+    begin(&ways[0]);
+    fake_gpu.no_shm = 1 << 2;
+    setenv("STRAIT_TEST_HOSTS", "2", 1);
+    setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    for (int i = 0; i < 2; i++)
+        require_ok(ncclGetUniqueId(&pairs[i]));
+    ranks_start(4, make_two, pairs);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("shm");
@@ -154,5 +193,6 @@ int main(void)
     tcase_add_loop_test(tests, any_number_of_ranks_has_channels, 0, 3);
     tcase_add_test(tests, graphs_take_channels);
     tcase_add_test(tests, an_abort_ends_what_waits);
+    tcase_add_test(tests, communicators_of_a_group_measure_what_each_has);
     return suite_run("shm", tests);
 }

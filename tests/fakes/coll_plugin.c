@@ -609,7 +609,7 @@ static void run_exchange(coll_stream stream, void *argument)
 
 /* ---- Channels: the text of collective/engine/shm_step.h, by one thread for all ends ------------------------------ */
 
-static void step_ends(const struct gpu_shm *call, struct shm_end *ends, uint32_t *left)
+static void step_ends(const struct gpu_shm *call, struct shm_end *ends, uint32_t *left, uint64_t *waited_ns)
 {
     const uint32_t count = shm_ends(&call->channels);
     bool moved = false;
@@ -619,7 +619,10 @@ static void step_ends(const struct gpu_shm *call, struct shm_end *ends, uint32_t
         *left += state != EXCHANGE_DONE;
         moved |= state == EXCHANGE_MOVED;
     }
-    if (!moved && *left > 0)
+    *waited_ns = moved ? 0 : *waited_ns + PAUSE_US * 1000;
+    if (call->patience_ns != 0 && *waited_ns >= call->patience_ns)
+        give_up(call->host_status);
+    else if (!moved && *left > 0)
         usleep(PAUSE_US);
 }
 
@@ -629,11 +632,12 @@ static void run_shm(coll_stream stream, void *argument)
     uint32_t left = shm_ends(&call->channels);
     struct shm_end *ends = calloc(left, sizeof(*ends));
     demand(ends != NULL);
+    uint64_t waited_ns = 0;
     in_channels = true;
     for (uint32_t i = 0; i < left; i++)
         ends[i] = shm_begin(call, i);
     while (left > 0 && __atomic_load_n(&call->host_status->abort, __ATOMIC_ACQUIRE) == 0)
-        step_ends(call, ends, &left);
+        step_ends(call, ends, &left, &waited_ns);
     in_channels = false;
     free(ends);
     /* As links are measured: with a message from each of the others. */
