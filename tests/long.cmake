@@ -28,7 +28,7 @@ set(long_address ep_hosts_emulated coll_bound coll_choices coll_rings_hosts2 ben
 set(long_thread
     cli demo coll_memory coll_groups coll_groups_hosts2 coll_reach layering schemas client_exports client_memory collective_exports collective_preload collective_replace collective_find
     collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
-    coll_operations coll_order coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bound coll_bytes coll_budget
+    coll_operations coll_order coll_shm coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bound coll_bytes coll_budget
     coll_share coll_apart coll_many coll_report coll_scale coll_newer job node_types collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
     checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example ep_phases_emulated fuzz_checkpoint fuzz_checkpoint_index
     fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
