@@ -61,6 +61,23 @@ void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size)
     return NULL;
 }
 
+bool ccomm_gather_good(struct coll_ccomm *ccomm, bool good)
+{
+    const uint64_t own = good;
+    return ccomm_gather(ccomm, &own, sizeof(own));
+}
+
+bool ccomm_all_good(struct coll_ccomm *ccomm, bool *all)
+{
+    uint64_t *good = ccomm_gathered(ccomm, sizeof(*good));
+    const bool moved = good != NULL;
+    *all = moved;
+    for (int rank = 0; rank < ccomm->ranks && *all; rank++)
+        *all = good[rank] == 1;
+    free(good);
+    return moved;
+}
+
 bool ccomm_stay_raw(struct coll_ccomm *ccomm, const char *why)
 {
     snprintf(ccomm->args->why, sizeof(ccomm->args->why), "%s", why);

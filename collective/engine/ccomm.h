@@ -111,6 +111,11 @@ bool ccomm_gather(struct coll_ccomm *ccomm, const void *own, size_t size);
 /* Returns the records of all ranks, to be freed; NULL: no memory, or the GPU failed. */
 void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size);
 
+/* Gathers whether all is good on each rank, in a group that the caller opens; and after it, whether it is on all of
+ * them: false where that is not known. Returns false: no memory, or the GPU or NCCL failed. */
+bool ccomm_gather_good(struct coll_ccomm *ccomm, bool good);
+bool ccomm_all_good(struct coll_ccomm *ccomm, bool *all);
+
 /* Sets the reason why a communicator that is joining stays raw. Returns false. */
 bool ccomm_stay_raw(struct coll_ccomm *ccomm, const char *why);
 

@@ -163,8 +163,8 @@ struct gpu_exchange {
 /* A message from each rank to each other one, through the channels of shm.h. That for a rank, and that from it, are at
  * the rank's multiple of the strides; bytes are even, and so are addresses. */
 struct gpu_shm {
-    struct shm_channels channels;
-    struct host_status *host_status;
+    struct shm_channels channels;    /* as host_status, set by shm_move */
+    struct host_status *host_status; /* of the communicator */
     const uint8_t *send;
     uint8_t *receive;
     uint64_t send_stride, receive_stride, bytes;

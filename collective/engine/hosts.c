@@ -338,24 +338,6 @@ uint64_t host_bytes(const struct coll_ccomm *ccomm)
     return ccomm->shared.segment.size - hole_of(ccomm).size;
 }
 
-/* ---- What ranks tell each other ---------------------------------------------------------------------------------- */
-
-static bool gather_good(struct coll_ccomm *ccomm)
-{
-    const uint64_t good = ccomm->shared.good;
-    return ccomm_gather(ccomm, &good, sizeof(good));
-}
-
-static bool all_are_good(struct coll_ccomm *ccomm)
-{
-    uint64_t *good = ccomm_gathered(ccomm, sizeof(*good));
-    bool all = good != NULL;
-    for (int rank = 0; rank < ccomm->ranks && all; rank++)
-        all = good[rank] == 1;
-    free(good);
-    return all;
-}
-
 /* ---- Who shares memory ------------------------------------------------------------------------------------------- */
 
 bool host_gather_seen(struct coll_ccomm *ccomm)
@@ -465,13 +447,14 @@ bool host_open(struct coll_ccomm *ccomm)
 
 bool host_gather_opened(struct coll_ccomm *ccomm)
 {
-    return gather_good(ccomm);
+    return ccomm_gather_good(ccomm, ccomm->shared.good);
 }
 
 bool host_accept(struct coll_ccomm *ccomm)
 {
     struct shared_resources *shared = &ccomm->shared;
-    const bool all = all_are_good(ccomm);
+    bool all;
+    (void)ccomm_all_good(ccomm, &all); /* without an answer it stays raw, as where a rank has another one */
     segment_settle(&shared->segment);
     if (all && shared->multi_host)
         proxy_expect(ccomm);

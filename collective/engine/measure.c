@@ -244,7 +244,7 @@ static bool measure_shm(struct coll_ccomm *ccomm, unsigned round)
 {
     const size_t size = measure_large(ccomm);
     uint8_t *memory = ccomm->probe.memory;
-    const struct shm_message message = {
+    const struct gpu_shm message = {
         .send = memory, .receive = memory + size, .receive_stride = size, .bytes = size, .patience_ns = PATIENCE_NS};
     (void)round;
     return !has_channels(ccomm) || (begin(ccomm) && shm_move(ccomm, &message, ccomm->stream) && record(ccomm));
@@ -355,12 +355,16 @@ static bool round_of(struct coll_ccomm *const ccomms[], unsigned count, unsigned
     return good && each(ccomms, count, read);
 }
 
+static bool has_not_failed(struct coll_ccomm *ccomm)
+{
+    return __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
+}
+
 static bool end_overflow(struct coll_ccomm *ccomm)
 {
     const uint64_t next = ROUNDS * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
     return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
-           ccomm->gpu->stream_wait(ccomm->stream) &&
-           __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
+           ccomm->gpu->stream_wait(ccomm->stream) && has_not_failed(ccomm);
 }
 
 static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
@@ -407,11 +411,6 @@ static bool any_channels(struct coll_ccomm *const ccomms[], unsigned count)
 static bool gather_shm(struct coll_ccomm *ccomm)
 {
     return !has_channels(ccomm) || gather_small(ccomm);
-}
-
-static bool has_not_failed(struct coll_ccomm *ccomm)
-{
-    return __atomic_load_n(&ccomm->host_status->failed, __ATOMIC_ACQUIRE) == 0;
 }
 
 static bool shm_rounds(struct coll_ccomm *const ccomms[], unsigned count)

@@ -97,7 +97,7 @@ static coll_result broadcast(const struct coll_op *op, const struct plan *plan, 
                                            op->call.peer, op->call.comm, op->call.stream);
 }
 
-static coll_result by_channels(const struct coll_op *op, const struct shm_message *message)
+static coll_result move_by_channels(const struct coll_op *op, const struct gpu_shm *message)
 {
     return shm_move(op->ccomm, message, op->call.stream) ? COLL_SUCCESS
                                                          : launch_failed(op, "a message could not be moved");
@@ -107,24 +107,24 @@ static coll_result by_channels(const struct coll_op *op, const struct shm_messag
 static coll_result raw_by_channels(const struct coll_op *op, const struct plan *plan, const struct plan_raw_part *part)
 {
     uint8_t *memory = launch_memory(op);
-    const struct shm_message message = {.send = source_of(plan, part, 0),
-                                        .receive = raw_arrival_of(plan, part, memory, 0),
-                                        .send_stride = plan->everybody ? 0 : plan->stride,
-                                        .receive_stride = plan->reduces ? part->stride : plan->stride,
-                                        .bytes = part->bytes};
-    return by_channels(op, &message);
+    const struct gpu_shm message = {.send = source_of(plan, part, 0),
+                                    .receive = raw_arrival_of(plan, part, memory, 0),
+                                    .send_stride = plan->everybody ? 0 : plan->stride,
+                                    .receive_stride = plan->reduces ? part->stride : plan->stride,
+                                    .bytes = part->bytes};
+    return move_by_channels(op, &message);
 }
 
 /* What is coded: message i is that of rank i, or the only one. */
 static coll_result coded_by_channels(const struct coll_op *op, const struct plan *plan)
 {
     uint8_t *memory = launch_memory(op);
-    const struct shm_message message = {.send = memory + plan->out_at,
-                                        .receive = memory + plan->in_at,
-                                        .send_stride = plan->out > 1 ? plan->layout.encoded : 0,
-                                        .receive_stride = plan->in > 1 ? plan->layout.message : 0,
-                                        .bytes = plan->layout.message};
-    return by_channels(op, &message);
+    const struct gpu_shm message = {.send = memory + plan->out_at,
+                                    .receive = memory + plan->in_at,
+                                    .send_stride = plan->out > 1 ? plan->layout.encoded : 0,
+                                    .receive_stride = plan->in > 1 ? plan->layout.message : 0,
+                                    .bytes = plan->layout.message};
+    return move_by_channels(op, &message);
 }
 
 /* In a group even if it is one call: when the group has ended the work is on the stream (coll_nccl_blocking), so more
@@ -201,20 +201,25 @@ static bool follow(const struct coll_op *op, coll_stream behind, coll_stream bef
     return gpu->event_record(event, before) && gpu->event_follow(behind, event);
 }
 
-static coll_result move_coded(const struct coll_op *op)
+/* Calls `move`, which hands NCCL something on the op's stream, in a group of its own. */
+static coll_result move_by_nccl(const struct coll_op *op, coll_result (*move)(const struct coll_op *, coll_stream))
 {
     const struct coll_table *nccl = op->ccomm->host.nccl;
-    const struct plan *plan = launch_plan(op);
-    coll_result result = COLL_SUCCESS;
-    if (plan->shm && plan->left == 0)
-        return coded_by_channels(op, plan);
-    result = nccl->GroupStart();
+    coll_result result = nccl->GroupStart();
     if (result != COLL_SUCCESS)
         return result;
-    result = plan->shm ? launch_rest(op, op->call.stream) : launch_move(op, op->call.stream);
+    result = move(op, op->call.stream);
     const coll_result ended = nccl->GroupEnd();
-    result = result == COLL_SUCCESS ? ended : result;
-    return plan->shm && result == COLL_SUCCESS ? coded_by_channels(op, plan) : result;
+    return result == COLL_SUCCESS ? ended : result;
+}
+
+static coll_result move_coded(const struct coll_op *op)
+{
+    const struct plan *plan = launch_plan(op);
+    if (!plan->shm)
+        return move_by_nccl(op, launch_move);
+    const coll_result result = plan->left > 0 ? move_by_nccl(op, launch_rest) : COLL_SUCCESS;
+    return result == COLL_SUCCESS ? coded_by_channels(op, plan) : result;
 }
 
 static bool overlap_decode(const struct coll_op *beside)

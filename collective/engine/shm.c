@@ -57,21 +57,16 @@ bool shm_reach(struct coll_ccomm *ccomm)
 
 bool shm_gather_reached(struct coll_ccomm *ccomm)
 {
-    const uint64_t good = ccomm->shm.good;
-    return ccomm_gather(ccomm, &good, sizeof(good));
+    return ccomm_gather_good(ccomm, ccomm->shm.good);
 }
 
 bool shm_accept(struct coll_ccomm *ccomm)
 {
-    uint64_t *good = ccomm_gathered(ccomm, sizeof(*good));
-    bool all = good != NULL;
-    for (int rank = 0; rank < ccomm->ranks && all; rank++)
-        all = good[rank] == 1;
+    bool all;
+    const bool moved = ccomm_all_good(ccomm, &all);
     segment_settle(&ccomm->shm.segment);
     if (!all)
         shm_end(ccomm);
-    const bool moved = good != NULL;
-    free(good);
     return moved;
 }
 
@@ -98,15 +93,10 @@ void shm_end(struct coll_ccomm *ccomm)
 
 /* ---- Moving ------------------------------------------------------------------------------------------------------ */
 
-bool shm_move(const struct coll_ccomm *ccomm, const struct shm_message *message, coll_stream stream)
+bool shm_move(const struct coll_ccomm *ccomm, const struct gpu_shm *message, coll_stream stream)
 {
-    const struct gpu_shm what = {.channels = ccomm->shm.channels,
-                                 .host_status = ccomm->host_status,
-                                 .send = message->send,
-                                 .receive = message->receive,
-                                 .send_stride = message->send_stride,
-                                 .receive_stride = message->receive_stride,
-                                 .bytes = message->bytes,
-                                 .patience_ns = message->patience_ns};
-    return message->bytes == 0 || ccomm->gpu->shm(&what, stream);
+    struct gpu_shm what = *message;
+    what.channels = ccomm->shm.channels;
+    what.host_status = ccomm->host_status;
+    return what.bytes == 0 || ccomm->gpu->shm(&what, stream);
 }

@@ -112,14 +112,9 @@ uint64_t shm_gpu_bytes(const struct coll_ccomm *ccomm);
 /* On the communicator's GPU, when nothing of ours runs on it. */
 void shm_end(struct coll_ccomm *ccomm);
 
-/* Launches what moves a message from each rank to each other one, on the current device, which must be the
- * communicator's. False: it could not be launched. As gpu_shm (gpu.h). */
-struct shm_message {
-    const uint8_t *send;
-    uint8_t *receive;
-    uint64_t send_stride, receive_stride, bytes;
-    uint64_t patience_ns;
-};
-bool shm_move(const struct coll_ccomm *ccomm, const struct shm_message *message, coll_stream stream);
+/* Launches what moves a message from each rank to each other one (gpu.h), of any number of bytes, on the current
+ * device, which must be the communicator's. False: it could not be launched. */
+struct gpu_shm;
+bool shm_move(const struct coll_ccomm *ccomm, const struct gpu_shm *message, coll_stream stream);
 
 #endif
