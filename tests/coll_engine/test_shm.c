@@ -193,7 +193,6 @@ int main(int argc, char **argv)
     tcase_set_timeout(tests, 120);
     if (is_core) {
         tcase_add_test(tests, graphs_take_channels);
-        tcase_add_test(tests, an_abort_ends_what_waits);
         return suite_run("shm_core", tests);
     }
     tcase_add_loop_test(tests, operations_outside_of_groups_take_channels_where_there_are_some, 0, COUNT(ways));
