@@ -190,7 +190,6 @@ int main(int argc, char **argv)
 {
     const bool is_core = argc > 1 && strcmp(argv[1], "core") == 0;
     TCase *tests = tcase_create("shm");
-    tcase_set_timeout(tests, 120);
     if (is_core) {
         tcase_add_test(tests, graphs_take_channels);
         return suite_run("shm_core", tests);
