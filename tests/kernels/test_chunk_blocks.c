@@ -324,16 +324,18 @@ enum {
     BASE_KINDS = FP8_END - 2 * COUNT(kind_bytes),
 };
 
-/* A page of one block of a kind, of a length. */
+/* A page of one block of a kind, of a length. Values are drawn again while so few of them happen not to shrink. */
 static void kind_init(int index)
 {
     const struct kind *kind = &kinds[index / COUNT(kind_bytes)];
-    struct strait_page_info info;
+    struct strait_page_info info = {0};
     struct rng rng = rng_init(400 + (uint64_t)index);
     setup_pages(4, &(struct shape){.page_count = 1, .rows = 1, .row_bytes = kind_bytes[index % COUNT(kind_bytes)]});
-    layout_fill(&src, &rng, kind->pattern, codebook);
-    encode_values(kind->element, kind->mode);
-    ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, chunk_size, 1, &info));
+    for (int draw = 0; draw < 100 && info.block_modes != 1u << kind->block_mode; draw++) {
+        layout_fill(&src, &rng, kind->pattern, codebook);
+        encode_values(kind->element, kind->mode);
+        ck_assert_int_eq(STRAIT_OK, strait_chunk_pages(chunk, chunk_size, 1, &info));
+    }
     ck_assert_uint_eq(1u << kind->block_mode, info.block_modes);
 }
 
@@ -450,6 +452,13 @@ TEST_RANGE(blocks_of_one_byte_before_a_ranking_are_refused, BASE_KINDS, FP8_END)
     chunk_teardown();
 }
 
+/* A `tiered` block of these streams has no end of two bytes, without which the last unit may be one too many. */
+static bool has_length_of_tiered(uint32_t bytes)
+{
+    find_streams(bytes, STRAIT_MODE_TIERED);
+    return (size_t)(streams.end + streams.t - chunk + 15) / 16 == chunk_size / 16;
+}
+
 TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
 {
     static const uint8_t no_id[STRAIT_CODEBOOK_ID_BYTES];
@@ -460,6 +469,8 @@ TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
                                                                       : STRAIT_BLOCK_PARTS;
     const bool whole = load_le16(chunk + chunk_size - 2) == 0 &&
                        (right_mode == STRAIT_BLOCK_PARTS || (right_mode == other_mode && right_mode > 4));
+    const bool is_as_long =
+        other_mode != STRAIT_BLOCK_TIERED || has_length_of_tiered(kind_bytes[_i % COUNT(kind_bytes)]);
     for (unsigned mode = 0; mode < 16; mode++) {
         for (uint8_t element = 0; element <= STRAIT_ELEMENT_FP8_E5M2; element++) {
             bool known = mode <= 4 || (mode >= 6 && mode <= 8) || mode == 10 || mode == 11,
@@ -475,7 +486,8 @@ TEST_LOOP(a_mode_of_another_type_is_refused, KINDS)
             repair_metadata(chunk, chunk_size);
             int status = judged_status();
             /* With all of their bits, values that a table codes are the same in mode 11 as in mode 4 or 7. */
-            right |= whole && element == right_element && (mode == STRAIT_BLOCK_PARTS || mode == other_mode);
+            right |=
+                whole && element == right_element && (mode == STRAIT_BLOCK_PARTS || (mode == other_mode && is_as_long));
             ck_assert_int_eq(right, status == STRAIT_OK);
             ck_assert_int_eq(!known, status == STRAIT_ERR_UNSUPPORTED);
             if (known && !fits)
