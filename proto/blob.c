@@ -108,7 +108,8 @@ static uint32_t region_mismatch(const struct blob_region *a, const struct blob_r
         bits |= STRAIT_MISMATCH_PAGE_SIZE;
     if (a->element != b->element)
         bits |= STRAIT_MISMATCH_DTYPE;
-    if (a->rows != b->rows || a->heads != b->heads || a->tokens != b->tokens || a->layout != b->layout)
+    if (a->rows != b->rows || a->heads != b->heads || a->tokens != b->tokens || a->layout != b->layout ||
+        a->head_first != b->head_first || a->heads_total != b->heads_total)
         bits |= STRAIT_MISMATCH_LAYOUT;
     return bits;
 }
@@ -257,6 +258,16 @@ static const char *layout_name(uint32_t layout)
     return layout < sizeof(names) / sizeof(*names) ? names[layout] : "unknown order";
 }
 
+/* Which heads of the model a region has. */
+static void write_heads(struct text *text, const struct blob_region *region)
+{
+    if (region->heads_total == 0)
+        write_text(text, "heads not numbered");
+    else
+        write_text(text, "heads %" PRIu32 " to %" PRIu32 " of %" PRIu32, region->head_first,
+                   region->head_first + region->heads - 1, region->heads_total);
+}
+
 static void write_pair(struct text *text, uint32_t bit, const struct blob_region *here, const struct blob_region *there)
 {
     write_place(text, here);
@@ -271,8 +282,14 @@ static void write_pair(struct text *text, uint32_t bit, const struct blob_region
         write_text(text, "%" PRIu32 " heads here, %" PRIu32 " there", here->heads, there->heads);
     else if (here->tokens != there->tokens)
         write_text(text, "pages of %" PRIu32 " tokens here, %" PRIu32 " there", here->tokens, there->tokens);
-    else
+    else if (here->layout != there->layout)
         write_text(text, "%s here, %s there", layout_name(here->layout), layout_name(there->layout));
+    else {
+        write_heads(text, here);
+        write_text(text, " here, ");
+        write_heads(text, there);
+        write_text(text, " there");
+    }
 }
 
 static void write_codebook(struct text *text, const uint8_t id[CODEBOOK_ID_BYTES])

@@ -496,6 +496,30 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    "other, text",
+    [
+        ((1, 2), "heads 0 to 0 of 2 here, heads 1 to 1 of 2 there; the pools have no layer and head in common"),
+        ((0, 4), "heads 0 to 0 of 2 here, heads 0 to 0 of 4 there; "),
+        ((0, 0), "heads 0 to 0 of 2 here, heads not numbered there; "),
+    ],
+)
+def test_pages_alike_of_other_heads_are_refused_by_name(places, other, text):
+    client = places[1].client
+    array = np.frombuffer(service.alloc(8 * 16 * SIZE * 2), np.uint16).reshape(8, 16, 1, SIZE)
+
+    def register(first, total):
+        region = Region(array, heads=1, layout=Layout.NHD, tokens=16, head_first=first, heads_total=total)
+        return client.register({("k", 0): region})
+
+    here = register(0, 2)
+    peer = client.import_peer(register(*other).export(timeout=10))
+    assert here.mismatch(peer) == Mismatch.LAYOUT
+    assert text in here.explain(peer), here.explain(peer)
+    with pytest.raises(strait.InvalidError, match="do not match"):
+        here.expect(f"refused {text}", [1], deadline=10).start(peer)
+
+
 @pytest.mark.parametrize("changes, text", REFUSED, ids=[text for _, text in REFUSED])
 def test_what_does_not_fit_is_refused_by_name(places, changes, text):
     client = places[1].client

@@ -357,6 +357,7 @@ static void pool_without(struct pool *m, uint32_t region)
     X(heads, m->regions[5].heads = 4, STRAIT_MISMATCH_LAYOUT)                                 \
     X(tokens, m->regions[5].tokens = 32, STRAIT_MISMATCH_LAYOUT)                              \
     X(layout, m->regions[5].layout = STRAIT_LAYOUT_HND, STRAIT_MISMATCH_LAYOUT)               \
+    X(numbered, m->regions[5].heads_total = 16, STRAIT_MISMATCH_LAYOUT)                       \
     X(compat, strcpy(m->blob.compat, "other"), STRAIT_MISMATCH_COMPAT)                        \
     X(role, m->regions[5].role = 0, STRAIT_MISMATCH_LAYOUT)                                   \
     X(group, (m->regions[6].group = 62, m->regions[7].group = 62), STRAIT_MISMATCH_LAYOUT)    \
@@ -425,6 +426,8 @@ static const struct words {
      "group 0, layer 1, V: pages of 32 tokens here, 16 there"},
     {differ_layout, "group 0, layer 1, V: order NHD here, order HND there",
      "group 0, layer 1, V: order HND here, order NHD there"},
+    {differ_numbered, "group 0, layer 1, V: heads not numbered here, heads 0 to 7 of 16 there",
+     "group 0, layer 1, V: heads 0 to 7 of 16 here, heads not numbered there"},
     {differ_compat, "compatibility token \"model\" here, \"other\" there",
      "compatibility token \"other\" here, \"model\" there"},
     {differ_group, "group 62, layer 0, KV: missing here, 0 regions here, 2 there",
