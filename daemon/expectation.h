@@ -22,6 +22,7 @@ struct expectation {
     struct coverage *coverage;
     struct part *parts;     /* from pools of other layouts; utlist, by `next` */
     uint32_t *left;         /* with parts: bytes that each of its units lacks */
+    struct brought **begun; /* with parts: of each of its pool's regions, what they have begun to bring */
     bool has_pages;         /* a source of the same layout has announced some: there can be no parts */
     bool is_read;           /* its source is no offer, but what a pool serves: these pages of it, */
     struct page_set served; /* with the expectation's own logical indexes */

@@ -1,5 +1,6 @@
 #include "daemon/part.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -8,18 +9,24 @@
 
 /* ---- Bytes that a page still lacks ------------------------------------------------------------------------------- */
 
-/* Per unit of the expectation's own pool, that is page of a region: how many of its bytes have not landed. */
+/* Per unit of the expectation's own pool, that is page of a region: how many of its bytes have not landed; and per
+ * region what parts have begun to bring. */
 static bool prepare_left(struct expectation *e)
 {
     const struct pool *pool = e->request.pool->pool;
-    uint64_t units = 0;
+    uint64_t units = 0, regions = 0;
     if (e->left != NULL)
         return true;
-    for (uint32_t g = 0; g < pool->group_count; g++)
+    for (uint32_t g = 0; g < pool->group_count; g++) {
         units += (uint64_t)pool->groups[g].region_count * e->request.pages.groups[g].id_count;
-    if (units > COVERAGE_BYTES_MAX / sizeof(uint32_t) || !request_charge(&e->request, units * sizeof(uint32_t)))
+        regions += pool->groups[g].region_count;
+    }
+    if (units > COVERAGE_BYTES_MAX / sizeof(uint32_t) ||
+        !request_charge(&e->request, units * sizeof(*e->left) + regions * sizeof(*e->begun)))
         return false;
-    e->left = malloc((units + 1) * sizeof(*e->left));
+    free(e->begun);
+    e->begun = calloc(regions + 1, sizeof(*e->begun));
+    e->left = e->begun == NULL ? NULL : malloc((units + 1) * sizeof(*e->left));
     if (e->left == NULL)
         return false;
     uint32_t *left = e->left;
@@ -47,6 +54,7 @@ static uint32_t *left_of(struct expectation *e, uint32_t group, uint32_t region)
 static void part_free(struct part *part)
 {
     coverage_destroy(part->coverage);
+    free(part->brought);
     page_set_fini(&part->tiles);
     view_destroy(part->view);
     reshape_fini(&part->reshape);
@@ -60,7 +68,9 @@ void parts_free(struct expectation *e)
         part_free(part);
     e->parts = NULL;
     free(e->left);
+    free(e->begun);
     e->left = NULL;
+    e->begun = NULL;
 }
 
 static enum strait_status cover(const struct expectation *e, struct part *part)
@@ -76,22 +86,26 @@ static enum strait_status cover(const struct expectation *e, struct part *part)
     return coverage_create(&part->tiles, groups, view->group_count, &part->coverage);
 }
 
+static enum strait_status list_brought(struct expectation *e, struct part *part)
+{
+    const uint32_t count = part->reshape.region_count;
+    if (!request_charge(&e->request, (uint64_t)part->tiles.total * sizeof(uint32_t) + count * sizeof(*part->brought)))
+        return STRAIT_ERR_NO_MEMORY;
+    part->brought = calloc(count + 1, sizeof(*part->brought));
+    for (uint32_t i = 0; part->brought != NULL && i < count; i++)
+        part->brought[i] = (struct brought){.part = part, .region = &part->reshape.regions[i]};
+    return part->brought != NULL ? STRAIT_OK : STRAIT_ERR_NO_MEMORY;
+}
+
 static enum strait_reason fill(struct expectation *e, struct part *part, const struct pool_blob *source,
                                const char **why)
 {
     const struct pool *pool = e->request.pool->pool;
-    const struct part *other;
     char text[400];
     const struct pool_blob sink = view_described(pool);
     enum strait_status status = reshape_make(source, &sink, &part->reshape, text, sizeof(text));
     if (status == STRAIT_ERR_INVALID)
         *why = request_text(&e->request, "%s", text);
-    if (status == STRAIT_OK)
-        LL_FOREACH (e->parts, other)
-            if (reshape_overlaps(&part->reshape, &other->reshape)) {
-                *why = "two sources have the same heads of a layer";
-                return STRAIT_REASON_GEOMETRY;
-            }
     if (status == STRAIT_OK) {
         status = view_create(pool, &part->reshape, RESHAPE_SINK, &part->view);
         if (status == STRAIT_ERR_INVALID)
@@ -99,24 +113,14 @@ static enum strait_reason fill(struct expectation *e, struct part *part, const s
     }
     if (status == STRAIT_OK)
         status = prepare_left(e) ? cover(e, part) : STRAIT_ERR_NO_MEMORY;
-    if (status == STRAIT_OK && !request_charge(&e->request, part->tiles.total * sizeof(uint32_t)))
-        status = STRAIT_ERR_NO_MEMORY;
+    if (status == STRAIT_OK)
+        status = list_brought(e, part);
     return status == STRAIT_OK              ? STRAIT_REASON_NONE
            : status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY
                                             : STRAIT_REASON_GEOMETRY;
 }
 
 /* ---- Landing ----------------------------------------------------------------------------------------------------- */
-
-bool part_claim(struct part *part, const struct segment *segment)
-{
-    if (segment->group >= part->reshape.group_count)
-        return false;
-    const uint64_t end = part->ends[segment->group], past = (uint64_t)segment->first + segment->count;
-    const uint32_t tiles = part->reshape.groups[segment->group].tiles[RESHAPE_SINK];
-    const bool behind = end % tiles != 0 && past > end && segment->first < end / tiles * tiles + tiles;
-    return !behind && coverage_claim(part->coverage, segment);
-}
 
 /* Calls of `layer`. */
 struct told {
@@ -219,9 +223,8 @@ static uint32_t tokens_of_page(const struct pool_blob *sink, uint32_t group)
     return tokens;
 }
 
-/* Where the tokens of the expectation end: with the last page of the sources that has any of them. What its own last
- * page has behind that is not missed. */
-static void end_tokens(struct expectation *e, struct part *part)
+/* Where the tokens of the expectation end: with the last page of the sources that has any of them. */
+static void end_tokens(const struct expectation *e, struct part *part)
 {
     const struct pool_blob sink = view_described(e->request.pool->pool);
     for (uint32_t g = 0; g < part->reshape.group_count && e->tokens != 0; g++) {
@@ -235,10 +238,6 @@ static void end_tokens(struct expectation *e, struct part *part)
         if (end + tiles > UINT32_MAX)
             continue;
         part->ends[g] = (uint32_t)end;
-        for (uint32_t r = 0; r < group->count && end % tiles != 0; r++) {
-            const struct come come = come_of(part, g, r, (uint32_t)end, tiles - (uint32_t)end % tiles);
-            subtract(e, &come, &(struct told){0});
-        }
     }
 }
 
@@ -263,6 +262,77 @@ struct part *part_get(struct expectation *e, const struct pool_blob *source, uin
     return part;
 }
 
+/* ---- Claiming ---------------------------------------------------------------------------------------------------- */
+
+/* The list of what parts have begun to bring of the region of the pool that this one is of. */
+static struct brought **begun_of(const struct expectation *e, const struct part *part, uint32_t g, uint32_t r)
+{
+    const struct reshape_group *group = &part->reshape.groups[g];
+    const struct pool *pool = e->request.pool->pool;
+    uint64_t at = part->reshape.regions[group->first + r].at[RESHAPE_SINK].region;
+    for (uint32_t i = 0; i < group->group[RESHAPE_SINK]; i++)
+        at += pool->groups[i].region_count;
+    return &e->begun[at];
+}
+
+/* What another part has begun to bring of the same bytes; NULL: nothing. */
+static const struct brought *find_other(const struct expectation *e, const struct part *part, uint32_t g, uint32_t r)
+{
+    const struct brought *own = &part->brought[part->reshape.groups[g].first + r], *other;
+    LL_FOREACH (*begun_of(e, part, g, r), other)
+        if (other->part != part && reshape_regions_overlap(other->region, own->region))
+            return other;
+    return NULL;
+}
+
+/* The part brings this region. What its last page has behind the end of the tokens is not missed. */
+static void begin_region(struct expectation *e, struct part *part, uint32_t g, uint32_t r)
+{
+    struct brought *own = &part->brought[part->reshape.groups[g].first + r];
+    const uint32_t tiles = part->reshape.groups[g].tiles[RESHAPE_SINK], end = part->ends[g];
+    if (own->begun)
+        return;
+    own->begun = true;
+    LL_PREPEND(*begun_of(e, part, g, r), own);
+    if (end % tiles != 0) {
+        const struct come come = come_of(part, g, r, end, tiles - end % tiles);
+        subtract(e, &come, &(struct told){0});
+    }
+}
+
+static const char *same_text(struct expectation *e, const struct reshape_region *region)
+{
+    if (region->heads == 0)
+        return request_text(&e->request, "two sources have announced the same pages of layer %" PRId32, region->layer);
+    return request_text(
+        &e->request, "two sources have announced the same heads of layer %" PRId32 " (one: %" PRIu32 " to %" PRIu32 ")",
+        region->layer, region->head, region->head + region->heads - 1);
+}
+
+bool part_claim(struct expectation *e, struct part *part, const struct segment *segment, const char **why)
+{
+    if (segment->group >= part->reshape.group_count)
+        return false;
+    const struct reshape_group *group = &part->reshape.groups[segment->group];
+    if (segment->region_first > group->count || segment->region_count > group->count - segment->region_first)
+        return false;
+    for (uint32_t r = segment->region_first; r < segment->region_first + segment->region_count; r++) {
+        const struct brought *other = find_other(e, part, segment->group, r);
+        if (other != NULL) {
+            *why = same_text(e, other->region);
+            return false;
+        }
+    }
+    const uint64_t end = part->ends[segment->group], past = (uint64_t)segment->first + segment->count;
+    const uint32_t tiles = group->tiles[RESHAPE_SINK];
+    const bool behind = end % tiles != 0 && past > end && segment->first < end / tiles * tiles + tiles;
+    if (behind || !coverage_claim(part->coverage, segment))
+        return false;
+    for (uint32_t r = segment->region_first; r < segment->region_first + segment->region_count; r++)
+        begin_region(e, part, segment->group, r);
+    return true;
+}
+
 /* ---- Where tokens begin and end ---------------------------------------------------------------------------------- */
 
 /* Where what has come of a group of the expectation's pool begins, or ends: in pages, as a fraction. All parts of it
@@ -273,6 +343,16 @@ struct end {
 };
 
 typedef bool find_in_coverage(const struct coverage *coverage, uint32_t group, uint32_t *tile);
+
+/* Whether the part brings any region of a group. */
+static bool brings(const struct part *part, uint32_t g)
+{
+    const struct reshape_group *group = &part->reshape.groups[g];
+    for (uint32_t r = 0; r < group->count; r++)
+        if (part->brought[group->first + r].begun)
+            return true;
+    return false;
+}
 
 static void find_end(const struct part *part, uint32_t g, find_in_coverage *find, struct end *ends)
 {
@@ -293,7 +373,8 @@ static void find_ends(const struct expectation *e, find_in_coverage *find, struc
     const struct part *part;
     LL_FOREACH (e->parts, part)
         for (uint32_t g = 0; g < part->reshape.group_count; g++)
-            find_end(part, g, find, ends);
+            if (brings(part, g))
+                find_end(part, g, find, ends);
 }
 
 /* Tiles [first, first + count) of a group are not missed. */
@@ -302,7 +383,8 @@ static void waive(struct expectation *e, const struct part *part, uint32_t g, ui
 {
     for (uint32_t r = 0; r < part->reshape.groups[g].count; r++) {
         const struct come come = come_of(part, g, r, first, count);
-        subtract(e, &come, told);
+        if (part->brought[part->reshape.groups[g].first + r].begun)
+            subtract(e, &come, told);
     }
 }
 

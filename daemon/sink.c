@@ -85,7 +85,12 @@ static enum strait_reason settle_units(struct sink *sink, const struct message_s
 
 static bool claim(struct sink *sink, const struct segment *segment)
 {
-    return sink->part != NULL ? part_claim(sink->part, segment) : coverage_claim(sink->expectation->coverage, segment);
+    struct expectation *e = sink->expectation;
+    const char *why = "a source has announced what is not expected, or what another one has announced";
+    const bool good =
+        sink->part != NULL ? part_claim(e, sink->part, segment, &why) : coverage_claim(e->coverage, segment);
+    sink->why = good ? sink->why : why;
+    return good;
 }
 
 /* More units are ready at the source. Returns NONE, or why this leg fails. */
@@ -100,10 +105,8 @@ static enum strait_reason take_segments(struct sink *sink, const struct message_
     if (unsettled != STRAIT_REASON_NONE)
         return unsettled;
     for (uint32_t i = 0; i < message->segment_count; i++) {
-        if (!claim(sink, &message->segments[i])) {
-            sink->why = "a source has announced what is not expected, or has come from another one";
+        if (!claim(sink, &message->segments[i]))
             return STRAIT_REASON_GEOMETRY;
-        }
         enum strait_status status = segments_add(&sink->segments, &message->segments[i]);
         if (status != STRAIT_OK)
             return status == STRAIT_ERR_NO_MEMORY ? STRAIT_REASON_NO_MEMORY : STRAIT_REASON_GEOMETRY;

@@ -41,7 +41,7 @@ struct sink {
     struct source *local; /* the other half, when it is under this daemon */
     bool asked;           /* it has been asked for: REQUEST has gone to `peer` */
     uint32_t asked_since; /* of peer_is_hopeless */
-    const char *why;      /* why the source has ended; static */
+    const char *why;      /* why the source has ended; static, or kept with the request */
     bool waiting;         /* in exchange.wanting */
     uint64_t granted_at;  /* latest grant, loop's clock */
     uint64_t wants_since; /* loop's clock: since when it wants a slot with none outstanding; 0: it does not starve */

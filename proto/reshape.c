@@ -531,63 +531,11 @@ enum strait_status reshape_segment(const struct reshape *reshape, const struct s
 
 /* ---- Two sources of one sink ------------------------------------------------------------------------------------- */
 
-/* What a reshape brings of one region of the sink. */
-struct brought {
-    uint32_t group, region, head, heads, half;
-};
-
-static int compare_brought(const void *left, const void *right)
+bool reshape_regions_overlap(const struct reshape_region *a, const struct reshape_region *b)
 {
-    const struct brought *a = left, *b = right;
-    if (a->group != b->group)
-        return compare_numbers(a->group, b->group);
-    if (a->region != b->region)
-        return compare_numbers(a->region, b->region);
-    return compare_numbers(a->head, b->head);
-}
-
-static uint32_t list_brought(const struct reshape *reshape, struct brought *list)
-{
-    uint32_t count = 0;
-    for (uint32_t g = 0; g < reshape->group_count; g++)
-        for (uint32_t i = 0; i < reshape->groups[g].count; i++) {
-            const struct reshape_region *region = &reshape->regions[reshape->groups[g].first + i];
-            list[count++] = (struct brought){.group = reshape->groups[g].group[RESHAPE_SINK],
-                                             .region = region->at[RESHAPE_SINK].region,
-                                             .head = region->head,
-                                             .heads = region->heads,
-                                             .half = region->half};
-        }
-    return count;
-}
-
-static bool is_shared(const struct brought *a, const struct brought *b)
-{
-    if (a->group != b->group || a->region != b->region || (a->half != 0 && b->half != 0 && a->half != b->half))
+    if (a->half != 0 && b->half != 0 && a->half != b->half)
         return false;
     if (a->heads == 0 || b->heads == 0)
         return true;
     return (uint64_t)a->head + a->heads > b->head && (uint64_t)b->head + b->heads > a->head;
-}
-
-bool reshape_overlaps(const struct reshape *a, const struct reshape *b)
-{
-    struct brought *list = malloc(((size_t)a->region_count + b->region_count + 1) * sizeof(*list));
-    if (list == NULL)
-        return true; /* as if they did: it is refused */
-    struct brought *other = list + list_brought(a, list);
-    const uint32_t count = a->region_count, other_count = list_brought(b, other);
-    bool found = false;
-    qsort(list, count, sizeof(*list), compare_brought);
-    qsort(other, other_count, sizeof(*other), compare_brought);
-    for (uint32_t i = 0, from = 0; i < count && !found; i++) {
-        while (from < other_count && (other[from].group < list[i].group ||
-                                      (other[from].group == list[i].group && other[from].region < list[i].region)))
-            from++;
-        for (uint32_t j = from;
-             j < other_count && !found && other[j].group == list[i].group && other[j].region == list[i].region; j++)
-            found = is_shared(&list[i], &other[j]);
-    }
-    free(list);
-    return found;
 }

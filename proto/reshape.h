@@ -63,7 +63,7 @@ struct wire_span *reshape_wanted(const struct reshape *reshape, enum reshape_sid
 enum strait_status reshape_segment(const struct reshape *reshape, const struct segment *segment,
                                    enum strait_status (*emit)(void *owner, const struct segment *tiles), void *owner);
 
-/* Whether two reshapes bring bytes to the same place of some sink's page. */
-bool reshape_overlaps(const struct reshape *a, const struct reshape *b);
+/* Whether regions of two reshapes that bring bytes to one region of a sink bring some of the same. */
+bool reshape_regions_overlap(const struct reshape_region *a, const struct reshape_region *b);
 
 #endif

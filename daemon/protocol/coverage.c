@@ -317,11 +317,22 @@ static uint32_t first_landed(const uint64_t *row, const struct page_span *span)
     return NOT_LANDED;
 }
 
+static bool is_claimed(const struct cover_group *group, uint32_t region)
+{
+    const uint64_t *row = group->claimed + (uint64_t)region * group->words;
+    for (uint32_t w = 0; w < group->words; w++)
+        if (row[w] != 0)
+            return true;
+    return false;
+}
+
 bool coverage_end(const struct coverage *coverage, uint32_t g, uint32_t *end)
 {
     const struct cover_group *group = &coverage->groups[g];
     uint32_t common = 0;
     for (uint32_t r = 0; r < group->region_count; r++) {
+        if (!is_claimed(group, r))
+            continue;
         const uint64_t *row = group->landed + (uint64_t)r * group->words;
         struct page_cursor cursor = {0};
         const struct page_span *span;
@@ -330,19 +341,23 @@ bool coverage_end(const struct coverage *coverage, uint32_t g, uint32_t *end)
             const uint32_t ordinal = last_landed(row, span);
             last = ordinal != 0 ? span->first + (ordinal - span->ordinal) : last;
         }
-        if (last == 0 || (r > 0 && last != common))
+        if (last == 0 || (common != 0 && last != common))
             return false;
         common = last;
     }
-    *end = common;
-    return group->region_count > 0;
+    if (common != 0)
+        *end = common;
+    return common != 0;
 }
 
 bool coverage_begin(const struct coverage *coverage, uint32_t g, uint32_t *begin)
 {
     const struct cover_group *group = &coverage->groups[g];
     uint32_t common = 0;
+    bool found = false;
     for (uint32_t r = 0; r < group->region_count; r++) {
+        if (!is_claimed(group, r))
+            continue;
         const uint64_t *row = group->landed + (uint64_t)r * group->words;
         struct page_cursor cursor = {0};
         const struct page_span *span;
@@ -352,12 +367,14 @@ bool coverage_begin(const struct coverage *coverage, uint32_t g, uint32_t *begin
         if (ordinal == NOT_LANDED)
             return false;
         const uint32_t first = span->first + (ordinal - span->ordinal);
-        if (r > 0 && first != common)
+        if (found && first != common)
             return false;
         common = first;
+        found = true;
     }
-    *begin = common;
-    return group->region_count > 0;
+    if (found)
+        *begin = common;
+    return found;
 }
 
 /* ---- What has landed, and what is missing ------------------------------------------------------------------------ */

@@ -45,7 +45,7 @@ bool coverage_layer_landed(const struct coverage *coverage, int32_t layer);
 uint32_t coverage_layers_landed(const struct coverage *coverage);
 
 /* The logical index behind the last page of a group that has landed in any region; *end is set if it is the same in all
- * of them. False: it is not, or none has landed. */
+ * of which something has been claimed. False: it is not, or none has landed. */
 bool coverage_end(const struct coverage *coverage, uint32_t group, uint32_t *end);
 /* The same of the first page of a group that has landed. */
 bool coverage_begin(const struct coverage *coverage, uint32_t group, uint32_t *begin);

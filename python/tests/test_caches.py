@@ -121,19 +121,20 @@ class Worker:
             array.view(np.uint8)[:] = SENTINEL
 
 
-def bring(places, key, sources, sink, shift=0):
-    """Moves a request from all these sources to the sink, at once."""
+def bring(places, key, sources, sink, shift=0, groups=(), **options):
+    """Moves a request from all these sources to the sink, at once; of each source these groups, without them all."""
     clients = [place.client for place in places]
-    expectation = sink.pool.expect(key, sink.lists(shift), deadline=20, sources=len(sources))
+    expectation = sink.pool.expect(key, sink.lists(shift), deadline=20, sources=len(sources), **options)
     offers = []
     for number, source in enumerate(sources):
-        offers.append(source.pool.offer(f"{key} {number}", source.lists(), lease=20, last=True))
+        lists = source.lists(groups=groups[number] if groups else range(9))
+        offers.append(source.pool.offer(f"{key} {number}", lists, lease=20, last=True))
         expectation.start(places[1].client.import_peer(export(source)), f"{key} {number}")
     return clients, expectation, offers
 
 
-def moves(places, key, sources, sink, shift=0):
-    clients, expectation, offers = bring(places, key, sources, sink, shift)
+def moves(places, key, sources, sink, shift=0, groups=(), **options):
+    clients, expectation, offers = bring(places, key, sources, sink, shift, groups, **options)
     return move(clients, [expectation], offers)
 
 
@@ -191,7 +192,7 @@ def test_every_rank_has_the_same_latents(places):
         moves(places, f"rank {number}", [rank], sink)
         sink.check(truth)
     said = fails(places, "both ranks", ranks, sink)
-    assert said == "a source has announced what is not expected, or has come from another one"
+    assert said == "a source has announced what is not expected, or what another one has announced"
 
 
 # ---- Hybrid models --------------------------------------------------------------------------------------------------
@@ -241,6 +242,39 @@ def test_ranks_of_a_hybrid_model_bring_their_heads(places):
         rank.write(truth)
     moves(places, "two ranks", ranks, sink)
     sink.check(truth)
+
+
+@pytest.mark.parametrize("bringer", range(2))
+def test_what_all_ranks_have_comes_from_the_one_that_lists_it(places, bringer):
+    """The convolution's inputs, group 3, are the same at both ranks, which have other heads of all else."""
+    ranks = [Worker(places[0], hybrid(heads=heads)) for heads in (range(2), range(2, 4))]
+    sink = Worker(places[1], hybrid(64, 16, Layout.HND))
+    truth = truths(sink.parts)
+    for rank in ranks:
+        rank.write(truth)
+    groups = [range(4) if number == bringer else range(3) for number in range(2)]
+    moves(places, f"from rank {bringer}", ranks, sink, groups=groups)
+    sink.check(truth)
+    if bringer == 0:
+        assert "two sources have announced the same pages of layer 2" in fails(places, "from both", ranks, sink)
+
+
+@pytest.mark.parametrize("tokens, second", [(0, 16), (TOKENS, 48)])
+def test_latents_of_all_ranks_beside_heads_of_each(places, tokens, second):
+    """The latents' last page of 64 tokens ends behind what any rank has, and only the rank that brings them says so."""
+
+    def side(tokens, heads):
+        return latents("BF16", tokens) + [Part("k", 3, 64, heads, 4, tokens, group=1)]
+
+    ranks = [Worker(places[0], side(16, range(2))), Worker(places[0], side(second, range(2, 4)))]
+    sink = Worker(places[1], side(64, range(4)))
+    truth = truths(sink.parts)
+    for rank in ranks:
+        rank.write(truth)
+    for bringer in range(2):
+        groups = [range(2) if number == bringer else (1,) for number in range(2)]
+        moves(places, f"latents of rank {bringer}", ranks, sink, bringer, groups, tokens=tokens)
+        sink.check(truth, bringer)
 
 
 def test_a_state_that_no_source_has_is_missing(places):

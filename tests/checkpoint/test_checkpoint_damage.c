@@ -197,8 +197,12 @@ TEST(padding_is_in_no_sum)
     struct seen seen;
     uint64_t wrong;
     parts_read(&parts);
-    const uint64_t at = parts.footer.chunks[0].offset + parts.footer.chunks[0].bytes;
-    ck_assert_uint_lt(at, parts.footer.chunks[1].offset);
+    uint64_t at = 0, next = 0;
+    for (uint32_t i = 1; i < parts.footer.chunk_count && at == next; i++) { /* one may end where padding would */
+        at = parts.footer.chunks[i - 1].offset + parts.footer.chunks[i - 1].bytes;
+        next = parts.footer.chunks[i].offset;
+    }
+    ck_assert_uint_lt(at, next);
     ck_assert_int_eq(STRAIT_OK, load_changed(&parts, at, &seen, &wrong));
     ck_assert_uint_eq(seen.count + wrong, 0);
     parts_fini(&parts);

@@ -409,6 +409,21 @@ TEST(a_group_ends_where_all_its_regions_do)
     ck_assert(ends_at(1, 202));
 }
 
+TEST(a_region_of_which_nothing_is_announced_does_not_count)
+{
+    uint32_t begin = 0;
+    expect(1, 3, 70);
+    create();
+    ck_assert(claim((struct piece){1, 1, 1, 5, 10}));
+    ck_assert(ends_at(1, 0));
+    ck_assert(land((struct piece){1, 1, 1, 5, 10}));
+    ck_assert(ends_at(1, 15));
+    ck_assert(coverage_begin(coverage, 1, &begin) && begin == 5);
+    ck_assert(claim((struct piece){1, 0, 1, 5, 10}));
+    ck_assert(ends_at(1, 0));
+    ck_assert(!coverage_begin(coverage, 1, &begin));
+}
+
 int main(void)
 {
     return run_tests("coverage", setup, teardown);
