@@ -64,7 +64,7 @@ struct source {
     uint64_t id; /* of the leg, drawn by the sink */
     struct epoch epoch;
     struct source_leg leg;
-    const char *why;          /* why the sink has ended; static */
+    const char *why;          /* why the leg has ended; static, or kept with the offer */
     struct timeline timeline; /* from the REQUEST of a peer on */
     struct segments segments;
     uint64_t bytes;           /* bytes of the pages in them */

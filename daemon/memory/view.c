@@ -134,7 +134,7 @@ static bool make_region(const struct pool_group *own, const struct tile_place *a
 }
 
 static enum strait_status make_group(const struct pool *pool, const struct reshape *reshape, uint32_t g,
-                                     enum reshape_side side, struct pool_view *view)
+                                     enum reshape_side side, struct pool_view *view, int32_t *layer)
 {
     const struct reshape_group *shape = &reshape->groups[g];
     const struct pool_group *own = &pool->groups[shape->group[side]];
@@ -149,15 +149,17 @@ static enum strait_status make_group(const struct pool *pool, const struct resha
     if (group->regions == NULL || group->layers == NULL || group->roles == NULL)
         return STRAIT_ERR_NO_MEMORY;
     for (uint32_t r = 0; r < shape->count; r++)
-        if (!make_region(own, &reshape->regions[shape->first + r].at[side], &view->groups[g], group, r))
+        if (!make_region(own, &reshape->regions[shape->first + r].at[side], &view->groups[g], group, r)) {
+            *layer = reshape->regions[shape->first + r].layer;
             return STRAIT_ERR_INVALID;
+        }
     const struct view_group *numbers = &view->groups[g];
     group->page_count = (uint32_t)ids_end(numbers->scale, numbers->step, numbers->tiles, own->page_count);
     return STRAIT_OK;
 }
 
 enum strait_status view_create(const struct pool *pool, const struct reshape *reshape, enum reshape_side side,
-                               struct pool_view **made)
+                               struct pool_view **made, int32_t *layer)
 {
     struct pool_view *view = calloc(1, sizeof(*view));
     if (view == NULL)
@@ -175,7 +177,7 @@ enum strait_status view_create(const struct pool *pool, const struct reshape *re
         lists == NULL || region_counts == NULL || view->pool.groups == NULL ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
     for (uint32_t g = 0; g < count && status == STRAIT_OK; g++) {
         view->pool.group_count++;
-        status = make_group(pool, reshape, g, side, view);
+        status = make_group(pool, reshape, g, side, view, layer);
         lists[g] = view->pool.groups[g].regions;
         region_counts[g] = view->pool.groups[g].region_count;
     }

@@ -407,6 +407,33 @@ def test_two_sources_of_the_same_heads_are_refused(places):
     assert re.fullmatch(r"two sources have announced the same heads of layer 0 \(one: (0 to 1|1 to 2)\)", found.text)
 
 
+@pytest.mark.parametrize("irregular", ["source", "sink"])
+def test_pages_whose_tiles_have_no_one_distance_are_refused_by_name(places, irregular):
+    """V's pages lie twice as far apart as K's, so that no numbers of tiles fit both."""
+    clients = [place.client for place in places]
+
+    def register(client, tokens, apart):
+        regions = {}
+        for role in "kv":
+            step = 2 if apart and role == "v" else 1
+            array = np.frombuffer(service.alloc(8 * step * tokens * SIZE * 2), np.uint16)
+            array = array[: 8 * step * tokens * SIZE].reshape(8 * step, tokens, 1, SIZE)[::step]
+            regions[role, 3] = Region(array, heads=1, layout=Layout.NHD, tokens=tokens, heads_total=1)
+        return client.register(regions)
+
+    source, sink = (
+        register(client, 64 if side == irregular else 16, side == irregular)
+        for client, side in zip(clients, ("source", "sink"))
+    )
+    expectation = sink.expect(f"no distance {irregular}", [1], deadline=20)
+    offer = source.offer(f"no distance {irregular}", [1], lease=20, last=True)
+    expectation.start(clients[1].import_peer(source.export(timeout=10)))
+    found = verdicts(until(clients, lambda said: {expectation, offer} <= verdicts(said).keys()))
+    said = found[expectation if irregular == "sink" else offer].text
+    assert found[expectation].reason == Reason.GEOMETRY
+    assert f"layer 3 of the pool at the {irregular}: its rows or pages lie so that" in said, said
+
+
 def test_a_hole_before_the_end_is_missing(places):
     source_place, sink_place = places
     clients = [place.client for place in places]
