@@ -613,6 +613,16 @@ static void fake_unpin(void *base)
     fake_device_control.pinned--;
 }
 
+/* Byte `at` of a page's contents, and in *left how many follow it there. */
+static uint8_t *byte_of(const struct strait_region *region, uint32_t id, uint64_t at, uint64_t *left)
+{
+    const uint32_t columns = region->columns > 1 ? region->columns : 1, piece = region->row_bytes / columns;
+    const uint64_t row = at / region->row_bytes, column = at % region->row_bytes / piece;
+    *left = piece - at % piece;
+    return (uint8_t *)region->base + id * region->page_stride + row * region->row_stride +
+           column * region->column_stride + at % piece;
+}
+
 static enum strait_status fake_copy(struct device *to_device, const struct strait_pages *to, struct device *from_device,
                                     const struct strait_pages *from)
 {
@@ -629,9 +639,12 @@ static enum strait_status fake_copy(struct device *to_device, const struct strai
     for (uint32_t r = 0; r < to->region_count; r++) {
         const struct strait_region *d = &to->regions[r], *s = &from->regions[r];
         for (uint32_t i = 0; i < to->id_count; i++)
-            for (uint32_t row = 0; row < d->rows; row++)
-                memmove((uint8_t *)d->base + to->ids[i] * d->page_stride + row * d->row_stride,
-                        (uint8_t *)s->base + from->ids[i] * s->page_stride + row * s->row_stride, d->row_bytes);
+            for (uint64_t at = 0, count, more; at < (uint64_t)d->rows * d->row_bytes; at += count) {
+                uint8_t *into = byte_of(d, to->ids[i], at, &count);
+                const uint8_t *out_of = byte_of(s, from->ids[i], at, &more);
+                count = count < more ? count : more;
+                memmove(into, out_of, count);
+            }
     }
     return STRAIT_OK;
 }
