@@ -58,7 +58,7 @@ TYPES = {
     "FP8 E5M2": Type(
         "fp8_e5m2", np.uint8, lambda values: (values.astype(np.float16).view(np.uint16) >> 8).astype("u1")
     ),
-    "INT8": Type("bytes", np.uint8, lambda values: np.clip(values * 40, -100, 100).astype(np.int8).view(np.uint8)),
+    "INT8, FP4": Type("bytes", np.uint8, lambda values: np.clip(values * 40, -100, 100).astype(np.int8).view(np.uint8)),
 }
 BF16 = TYPES["BF16"]
 
@@ -213,19 +213,22 @@ def test_every_pair_of_layouts_of_each_type(places, name, request):
     if way in DOCUMENTED:
         row = documented()[name]
         assert row[DOCUMENTED[way]] == str(moved), "docs/protocol.md, Pools of other layouts"
-    if way == "tcp":
+    if way in ("tcp", "ucx"):
         assert row[0] == "+".join(mode for mode in after if after[mode] > before[mode]), (before, after)
     for worker in sources + sinks:
         worker.pool.remove()
 
 
-DOCUMENTED = {"one daemon": 1, "shm": 2, "tcp": 3}  # columns of the table in docs/protocol.md
+# Columns of the table in docs/protocol.md.
+DOCUMENTED = {"one daemon": 1, "shm": 2, "tcp": 3, "ucx": 4, "one GPU": 5, "two GPUs": 6, "GPU to host": 7,
+              "host to GPU": 8}  # fmt: skip
 
 
 def documented():
     """Rows of that table, by type."""
     text = (TREE / "docs/protocol.md").read_text().split("### What has been moved")[1].split("\n## ")[0]
     assert ": " + "; ".join(side.name for side in SIDES) + "." in text
+    text = text.split("### What is refused")[0]
     rows = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")][1:]
     assert [row[0] for row in rows] == list(TYPES)
     return {name: columns for name, *columns in rows}
@@ -565,5 +568,6 @@ def test_what_does_not_fit_is_refused_by_name(places, changes, text):
     peer = client.import_peer(client.register({("k", 0): other}, compat=compat).export(timeout=10))
     assert here.mismatch(peer) & Mismatch.FATAL
     assert text in here.explain(peer), here.explain(peer)
+    assert text in (TREE / "docs/protocol.md").read_text().split("### What is refused")[1].split("\n## ")[0]
     with pytest.raises(strait.InvalidError, match="do not match"):
         here.expect(f"refused {text}", [1], deadline=10).start(peer)
