@@ -143,8 +143,9 @@ enum strait_layout {
 };
 
 /* One layer's K or V (or both, or another tensor) of a paged pool. Bytes of a page = rows * row_bytes, at most 16 MiB;
- * page i begins at offset + i * page_stride. offset, strides, row_bytes and pointer are multiples of the element size;
- * neither pages nor regions overlap. */
+ * page i begins at offset + i * page_stride. offset, strides, row_bytes and pointer are multiples of the element size.
+ * Neither pages nor regions of one group overlap. Regions of two groups may be the same memory, as in a hybrid model's
+ * cache: whoever expects pages keeps ids of both that mean the same bytes apart. */
 struct strait_pool_region {
     enum strait_handle handle;
     int32_t device;       /* GPU of the memory, the same for all regions of a group; -1: host. See below */
@@ -205,7 +206,7 @@ struct strait_pool_params {
 
 /* Registers a pool and draws its id, which stays the same across reconnects. The pool may be used at once; an event
  * POOL tells whether the daemon could map it, with a text when it could not: ERR_INVALID (memory that is too small, on
- * another device, or of two regions), ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed),
+ * another device, or of two regions of a group), ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed),
  * ERR_NO_MEMORY, ERR_IO. What uses a refused pool fails with LOCAL. The regions' descriptors are duplicated. Memory of
  * memfds that was never touched is touched here, which takes long, so that this process is charged for it, not the
  * daemon. Within a group, regions are sorted by layer, then role, then position here. On OK the client owns *pool.

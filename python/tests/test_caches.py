@@ -291,6 +291,39 @@ def test_a_state_that_no_source_has_is_missing(places):
     fewer.check(truth, groups=range(3))
 
 
+@pytest.mark.parametrize("here, there", [(16, 64), (64, 16), (64, 32)])
+def test_groups_that_overlay_the_same_bytes(places, here, there):
+    """As in vLLM's hybrid caches: both groups have all of the memory, and a request other ids of each."""
+    clients = [place.client for place in places]
+
+    def overlay(client, tokens):
+        count = 256 // tokens
+        array = np.frombuffer(service.alloc(2 * count * tokens * 32 * 2), np.uint16)[: 2 * count * tokens * 32]
+        array = array.reshape(count, 2, tokens, 1, 32)
+        regions = {
+            (role, group): Region(array[:, i], group=group, heads=1, heads_total=1, layout=Layout.NHD, tokens=tokens)
+            for group in range(2)
+            for i, role in enumerate("kv")
+        }
+        lists = [Pages(list(range(group * count // 2, group * count // 2 + 64 // tokens)), group) for group in range(2)]
+        return client.register(regions), array, lists
+
+    (source, values, offered), (sink, found, expected) = (
+        overlay(client, tokens) for client, tokens in zip(clients, (here, there))
+    )
+    values[:] = np.random.default_rng(1).integers(0, 1 << 16, values.shape, np.uint16)
+    found[:] = 0
+    expectation = sink.expect(f"overlay {here} {there}", expected, deadline=20)
+    offer = source.offer(f"overlay {here} {there}", offered, lease=20, last=True)
+    expectation.start(clients[1].import_peer(source.export(timeout=10)))
+    move(clients, [expectation], [offer])
+    rows = lambda array, pages: np.concatenate([array[i] for i in pages.ids], axis=1)  # noqa: E731
+    for sent, came in zip(offered, expected):
+        assert (rows(values, sent) == rows(found, came)).all()
+    untouched = set(range(len(found))) - {i for pages in expected for i in pages.ids}
+    assert not found[sorted(untouched)].any()
+
+
 # ---- What does not fit ----------------------------------------------------------------------------------------------
 
 
