@@ -27,6 +27,10 @@ struct node {
     struct node_options options;
     struct log *log;
     struct metrics metrics;
+    struct {
+        uint64_t exponent_bits, expected_bits; /* of the metrics, when it was last looked at */
+        uint64_t told;                         /* in uv_hrtime; 0: not yet */
+    } drift;                                   /* of the codebook set: source.c */
     struct tenants tenants;
     struct codebooks *codebooks; /* NULL: not made yet */
     struct codebook_fetches fetches;

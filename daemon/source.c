@@ -414,6 +414,32 @@ static void report(struct source *source, enum leg_event_type type, uint64_t gra
     source_post(source, &event);
 }
 
+/* Each gigabit that the tables expect is compared with what was spent. */
+#define DRIFT_BITS  (1ull << 30)
+#define DRIFT_SHARE 1.05
+#define DRIFT_PAUSE 3600 /* seconds */
+
+/* Warns, once an hour at most, that exponents take over 5 % more than the codebook set expects. */
+static void watch_drift(struct node *node, const struct job_result *result)
+{
+    struct metrics *metrics = &node->metrics;
+    metrics->exponent_bits += result->exponent_bits;
+    metrics->expected_bits += result->expected_bits;
+    const uint64_t spent = metrics->exponent_bits - node->drift.exponent_bits;
+    const uint64_t expected = metrics->expected_bits - node->drift.expected_bits;
+    if (expected < DRIFT_BITS)
+        return;
+    node->drift.exponent_bits = metrics->exponent_bits;
+    node->drift.expected_bits = metrics->expected_bits;
+    const uint64_t now = uv_hrtime();
+    if ((double)spent <= (double)expected * DRIFT_SHARE ||
+        (node->drift.told != 0 && now - node->drift.told < DRIFT_PAUSE * 1000000000ull))
+        return;
+    node->drift.told = now;
+    log_write(node->log, LOG_WARN, "msg=\"codebook set does not fit\" bits_over_expected=%.3f",
+              (double)spent / (double)expected);
+}
+
 static void on_encoded(void *owner, uint64_t cookie, const struct job_result *result)
 {
     struct inflight_chunk *tx = (struct inflight_chunk *)(uintptr_t)cookie;
@@ -426,6 +452,7 @@ static void on_encoded(void *owner, uint64_t cookie, const struct job_result *re
     histogram_record(&node->metrics.stages[STAGE_ENCODE], result->nanoseconds / 1000);
     node->metrics.coded_values += result->coded_values;
     node->metrics.escapes += result->escapes;
+    watch_drift(node, result);
     if (source->peer != NULL) { /* otherwise its link is closed already and nothing will be sent */
         policy_encoded(source->peer, source->offer->request.pool, tx->element, tx->mode, tx->path, source->bytes,
                        result);

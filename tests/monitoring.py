@@ -22,6 +22,7 @@ RULES, DASHBOARD = ROOT / "deploy/prometheus/alerts.yaml", ROOT / "deploy/grafan
 #: Of Prometheus itself, not of a daemon.
 SCRAPED, OF_SERVER = {"up"}, {"instance", "job", "le"}
 WORDS = {
+    "or",
     "sum",
     "rate",
     "increase",
@@ -151,7 +152,10 @@ CASES: dict[str, tuple[list[tuple[str, str, str]], int]] = {
         15,
     ),
     "StraitCodebookDrift": (
-        [("strait_escapes_total", "0+6x60", "0+4x60"), ("strait_coded_values_total", "0+100x60", "0+100x60")],
+        [
+            ("strait_exponent_bits_total", "0+106x60", "0+104x60"),
+            ("strait_exponent_bits_expected_total", "0+100x60", "0+100x60"),
+        ],
         50,
     ),
     "StraitDenied": ([("strait_denied_total", "0+3x20", "0x5 8x15")], 12),

@@ -43,6 +43,11 @@ static void print_node(const cJSON *root)
         printf(" of %.0f tables", number_of(root, "codebook_tables"));
     if (number_of(root, "codebook_expected_bits") > 0)
         printf(", which expects %.3f bits for an exponent", number_of(root, "codebook_expected_bits"));
+    const cJSON *counters = cJSON_GetObjectItemCaseSensitive(root, "counters");
+    const double expected = number_of(counters, "expected_bits"), spent = number_of(counters, "exponent_bits");
+    if (expected > 0)
+        printf("; what was sent took %.3f of what its tables expect%s", spent / expected,
+               spent > 1.05 * expected ? ": the set does not fit" : "");
     putchar('\n');
     const char *transports = text_of(root, "transports"), *left_out = text_of(root, "transports_left_out");
     printf("  transports   %s%s%s%s\n", transports[0] != '\0' ? transports : "none", left_out[0] != '\0' ? " (" : "",

@@ -114,6 +114,7 @@ struct metrics {
     uint64_t chunks_sent[CODINGS], chunks_landed;
     uint64_t local_bytes;                   /* page to page under this daemon */
     uint64_t coded_values, escapes;         /* drift: escapes per value against calibration */
+    uint64_t exponent_bits, expected_bits;  /* drift, of mode tiered: spent, and what the tables expect */
     uint64_t chunks_refused, chunks_forged; /* stale or unknown */
     uint64_t withdrawals_lost;
     uint64_t grants, grants_reclaimed;

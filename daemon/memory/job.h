@@ -35,8 +35,10 @@ struct job_result {
     uint64_t raw_bytes;        /* bytes of the pages of the piece */
     uint64_t values[STRAIT_BLOCK_MODES];
     uint64_t coded_values, escapes; /* by tables; escapes: 0 with a codebook of more than 4096 tables */
-    uint64_t nanoseconds;           /* of the work itself */
-    uint64_t queued;                /* time spent waiting before the work began */
+    /* Encode by mode tiered: what exponents took, and what the tables expect of them; 0 where these expect nothing. */
+    uint64_t exponent_bits, expected_bits;
+    uint64_t nanoseconds; /* of the work itself */
+    uint64_t queued;      /* time spent waiting before the work began */
 };
 
 typedef void job_done(void *owner, uint64_t cookie, const struct job_result *result);

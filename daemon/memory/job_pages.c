@@ -32,6 +32,56 @@ static void count_values(struct job *job, const struct strait_result *result)
         job->result.escapes += job->stats[t].escapes;
 }
 
+static uint32_t page_bytes(const struct strait_region *region)
+{
+    return region->rows * region->row_bytes;
+}
+
+/* The longest page, and whether others are shorter. */
+static uint32_t longest_page(const struct strait_pages *pages, bool *differ)
+{
+    uint32_t longest = 0;
+    *differ = false;
+    for (uint32_t r = 0; r < pages->region_count; r++) {
+        uint32_t bytes = page_bytes(&pages->regions[r]);
+        *differ |= bytes != page_bytes(&pages->regions[0]);
+        longest = bytes > longest ? bytes : longest;
+    }
+    return longest;
+}
+
+/* What mode tiered spent on exponents: what is left of the blocks without those that it did not code. Blocks of equal
+ * values are taken for as long as most of them are. */
+static void count_bits(struct job *job)
+{
+    const struct strait_pages *pages = &job->pages;
+    const uint64_t *values = job->result.values;
+    const struct strait_codebook *set = codebooks_current(job->codebooks);
+    struct chunk_layout layout;
+    uint64_t all = 0, expected = 0;
+    bool lengths;
+    if (!job->by_tables || job->mode != STRAIT_MODE_TIERED || job->element != STRAIT_ELEMENT_BF16 || set == NULL)
+        return;
+    for (uint32_t r = 0; r < pages->region_count; r++) {
+        const uint64_t of_page = page_bytes(&pages->regions[r]) / 2;
+        const uint32_t each = strait_codebook_expected(set, pages->regions[r].table);
+        if (each == 0)
+            return;
+        all += of_page * pages->id_count;
+        expected += of_page * pages->id_count * each / 1000;
+    }
+    const uint32_t longest = longest_page(pages, &lengths);
+    chunk_layout_init(&layout, pages->region_count * pages->id_count, longest, lengths);
+    const uint64_t block = longest < BLOCK_BYTES ? (longest + 1) / 2 : BLOCK_BYTES / 2;
+    const uint64_t others = 16 * values[STRAIT_BLOCK_RAW] + 8 * values[STRAIT_BLOCK_TIERED] +
+                            values[STRAIT_BLOCK_CONST] / block * 8 * CHUNK_UNIT;
+    const uint64_t bits = 8 * (job->result.bytes - layout.metadata_bytes);
+    if (values[STRAIT_BLOCK_TIERED] == 0 || bits <= others)
+        return;
+    job->result.exponent_bits = bits - others;
+    job->result.expected_bits = (uint64_t)((double)expected * (double)values[STRAIT_BLOCK_TIERED] / (double)all);
+}
+
 static void seal(struct job *job)
 {
     if (job->seal.suite == SEAL_NONE)
@@ -142,16 +192,13 @@ static void on_finished(struct device_task *task)
         job->result.bytes = task->result.bytes;
         count_values(job, &job->task.result);
         job->result.escapes = job->task.escapes;
+        if (encodes)
+            count_bits(job);
     }
     if (encodes && status == STRAIT_OK && job->seal.suite != SEAL_NONE)
         job_start_part(job, seal, on_sealed);
     else
         job_finish(job);
-}
-
-static uint32_t page_bytes(const struct strait_region *region)
-{
-    return region->rows * region->row_bytes;
 }
 
 /* Computes how a chunk of these pages begins, and how much metadata it has (FORMAT.md, section 4): the processor cannot
@@ -160,13 +207,8 @@ static enum strait_status foresee_metadata(struct job *job)
 {
     const struct strait_pages *pages = &job->pages;
     struct chunk_layout layout;
-    uint32_t longest = 0;
-    bool lengths = false;
-    for (uint32_t r = 0; r < pages->region_count; r++) {
-        uint32_t bytes = page_bytes(&pages->regions[r]);
-        lengths |= bytes != page_bytes(&pages->regions[0]);
-        longest = bytes > longest ? bytes : longest;
-    }
+    bool lengths;
+    const uint32_t longest = longest_page(pages, &lengths);
     chunk_layout_init(&layout, pages->region_count * pages->id_count, longest, lengths);
     job->task.metadata_size = layout.metadata_bytes;
     memcpy(job->task.begins, "STRC", 4);
@@ -276,6 +318,7 @@ static void work_encode(struct job *job)
         return;
     job->result.bytes = result.bytes;
     count_values(job, &result);
+    count_bits(job);
     seal(job);
 }
 

@@ -356,6 +356,47 @@ static const struct {
     {true, 5, STRAIT_MODE_TIERED, 1u << STRAIT_BLOCK_RAW},
 };
 
+static void count_exponents(struct world *world, const struct piece *piece, const uint32_t *ids, uint64_t counts[256])
+{
+    for (uint32_t r = 0; r < piece->region_count; r++)
+        for (uint32_t i = 0; i < piece->count; i++) {
+            const struct strait_region *region = &world->pool->groups[piece->group].regions[piece->region_first + r];
+            for (uint32_t v = 0; v < region->row_bytes / 2; v++)
+                counts[get_value(row_at(region, ids[i], 0), v) >> 7 & 255]++;
+        }
+}
+
+/* Of values that a set was made of, of these beside pages of zeros, which no table codes, and of others. */
+TEST(exponents_take_the_bits_that_their_tables_expect)
+{
+    struct rng rng = rng_init(13);
+    uint64_t counts[1][256] = {{0}};
+    struct strait_codebook *set;
+    fill_pages(&a, &pieces[0], ids_there, &rng, PATTERN_FALLING);
+    count_exponents(&a, &pieces[0], ids_there, counts[0]);
+    ck_assert_int_eq(strait_codebook_create_counted((const uint64_t(*)[256])counts, NULL, 1, &set), STRAIT_OK);
+    jobs_open(codebook, 0);
+    struct job_result out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_TIERED, chunk, sizeof(chunk));
+    ck_assert_uint_eq(out.exponent_bits + out.expected_bits, 0); /* that set has no counts */
+    jobs_open(set, 0);
+    pool_choose_tables(a.pool, set);
+    for (int zeros = 0; zeros < 2; zeros++) {
+        const struct strait_region *region = &a.pool->groups[0].regions[pieces[0].region_first];
+        if (zeros != 0)
+            memset(row_at(region, ids_there[0], 0), 0, region->row_bytes);
+        out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_TIERED, chunk, sizeof(chunk));
+        ck_assert_uint_gt(out.expected_bits, 0);
+        ck_assert_double_ge((double)out.exponent_bits, 0.99 * (double)out.expected_bits);
+        ck_assert_double_le((double)out.exponent_bits, 1.03 * (double)out.expected_bits);
+    }
+    fill_pages(&a, &pieces[0], ids_there, &rng, PATTERN_MIDDLE);
+    out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_TIERED, chunk, sizeof(chunk));
+    ck_assert_double_ge((double)out.exponent_bits, 1.1 * (double)out.expected_bits);
+    out = encode(&a, &pieces[0], ids_there, STRAIT_MODE_TOP16, chunk, sizeof(chunk));
+    ck_assert_uint_eq(out.exponent_bits + out.expected_bits, 0);
+    strait_codebook_destroy(set);
+}
+
 TEST(a_chunk_without_tables_names_no_codebook_and_is_read_without_one)
 {
     static const uint8_t none[STRAIT_CODEBOOK_ID_BYTES];
