@@ -312,9 +312,10 @@ STRAIT_API uint64_t strait_encode_bound(const struct strait_pages *pages);
 /* Scratch for one call of this variant (NULL: the best), in bytes; 0 for "cuda", where it depends on the call. */
 STRAIT_API size_t strait_scratch_size(const struct strait_codec *codec);
 
-/* Encodes the pages to one chunk at dst. codec NULL: the best.
- * Returns ERR_INVALID, ERR_ALIGNMENT, ERR_CODEBOOK (a region's table is not in the set), ERR_NO_SPACE (dst_capacity
- * is below strait_encode_bound, or scratch too small). result.status: OK, or ERR_PAGE_ID and no chunk. */
+/* Encodes the pages to one chunk at dst. codec NULL: the best. The first strait_encode_bound bytes of dst must not
+ * overlap the pages, which is not checked. Returns ERR_INVALID, ERR_ALIGNMENT, ERR_CODEBOOK (a region's table is not in
+ * the set), ERR_NO_SPACE (dst_capacity is below strait_encode_bound, or scratch too small). result.status: OK, or
+ * ERR_PAGE_ID and no chunk. */
 STRAIT_API enum strait_status strait_encode(const struct strait_codec *codec, const struct strait_encode_params *params,
                                             void *dst, uint64_t dst_capacity, const struct strait_pages *src,
                                             const struct strait_run *run);

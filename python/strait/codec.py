@@ -230,14 +230,15 @@ def encode(
         torch.bfloat16) or be bytes. None: what the dtype says, and BF16 where it says nothing.
     table: index of the codebook's table, or the class to find one for, where a PageList does not say.
     codec: a name from variants(); None: the fastest.
-    out: a writable contiguous buffer of at least encode_bound() bytes to encode into, best 16-byte aligned.
+    out: a writable contiguous buffer of at least encode_bound() bytes to encode into, best 16-byte aligned. The first
+        encode_bound() bytes of it must not overlap the pages.
     stats: filled when given.
 
     Returns the chunk: bytes, or with `out` a memoryview of its used part.
     Releases the GIL; any number of threads may encode at once, also from the same pages and with the same codebook.
     The values must not change meanwhile.
     ValueError (nothing to encode, does not fit one chunk, not contiguous, unknown name, a mode that needs
-    a codebook without one), TypeError (dtype), CodebookError (no such table), AlignmentError, NoSpaceError
+    a codebook without one, out overlaps the pages), TypeError (dtype), CodebookError (no such table), AlignmentError, NoSpaceError
     (out too small), PageIdError (.failed_pages lists the pages whose ids are out of range).
     """
     handle = codebook_handle(codebook)
@@ -256,6 +257,8 @@ def encode(
     bound = request.bound()
     buffer = np.empty(bound, np.uint8) if out is None else byte_view(out, "out")
     check_writable(buffer, "out")
+    if out is not None and request.overlaps(buffer[:bound]):
+        raise ValueError("encode: out and the pages overlap")
     run = Run(request.count, codebook)
     status = lib.strait_encode(variant, params, buffer.ctypes.data, buffer.nbytes, request.struct, run.struct)
     if status == Status.ERR_CODEBOOK:

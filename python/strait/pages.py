@@ -127,7 +127,10 @@ class Request:
 
 def touches(regions: NDArray[np.void], ids: NDArray[np.uint32] | None, id_count: int, begin: int, end: int) -> bool:
     """Whether a row of the pages has a byte in begin..end. Ids out of range name no page."""
-    for region in regions:
+    last = np.maximum(regions["page_count"].astype(np.int64), 1 if ids is not None else id_count) - 1
+    tails = (regions["rows"].astype(np.int64) - 1) * regions["row_stride"].astype(np.int64) + regions["row_bytes"]
+    ends = regions["base"].astype(np.int64) + last * regions["page_stride"].astype(np.int64) + tails
+    for region in regions[(regions["base"].astype(np.int64) < end) & (ends > begin)]:
         base, stride, rows = int(region["base"]), int(region["page_stride"]), int(region["rows"])
         row_stride, row_bytes = int(region["row_stride"]), int(region["row_bytes"])
         numbers = np.arange(id_count) if ids is None else ids[ids < region["page_count"]].astype(np.int64)

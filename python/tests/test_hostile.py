@@ -87,6 +87,22 @@ def test_an_output_that_overlaps_the_chunk_is_refused(chunk, codebook):
         strait.decode(source, codebook, strait.PageList(pool, [5, 4, 2]))
 
 
+def test_encoding_over_the_pages_is_refused(rng):
+    values = rng.standard_normal(400_000, np.float32)
+    before, memory = values.copy(), values.view(np.uint8)
+    for first, last in ((0, 300_000), (8192, 16384), (100_000, 400_000)):
+        with pytest.raises(ValueError, match="overlap"):
+            strait.encode(values[first:last], None, out=memory)
+    pool = values[: 48 * 8192].reshape(48, 8192)
+    with pytest.raises(ValueError, match="overlap"):
+        strait.encode(strait.PageList(pool, [40, 2]), None, out=pool[:4])
+    assert (values == before).all()
+    chunk = strait.encode(values[200_000:202_048], None, out=memory)  # what lies behind the bound is not written
+    assert (strait.decode(bytes(chunk), None) == before[200_000:202_048]).all()
+    chunk = strait.encode(strait.PageList(pool, [40, 42]), None, out=pool[:4])
+    assert (strait.decode(bytes(chunk), None) == before[: 48 * 8192].reshape(48, 8192)[[40, 42]].reshape(-1)).all()
+
+
 def test_a_chunk_that_others_write_to_meanwhile_harms_nothing(codebook):
     """A chunk in shared memory: decode and verify look at its metadata once, in a copy. Ends the process if not."""
     values = values_like_kv(64 * 2048)
