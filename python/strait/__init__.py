@@ -1,8 +1,8 @@
 """Lossless compression of KV-cache pages: the codec of Strait, through its C ABI.
 
     codebook = strait.calibrate({("k", 0): k0, ("v", 0): v0})    once, offline
-    chunk = strait.encode(array, codebook)                       bytes
-    back = strait.decode(chunk, codebook)                        uint16 values, checked
+    chunk = strait.encode(array, codebook)                       bytes, that know shape and dtype
+    back = strait.decode(chunk, codebook)                        the array, checked
     strait.save_file(tensors, path); strait.load_file(path)      files of `strait encode`, by tensors' names
 
 Paged pools are read and written in place, see PageList. Moving pages between workers is strait.service, which is
@@ -13,7 +13,7 @@ encode, decode, verify and calibrate release the GIL while they work. Threads mu
 each needs a Stats of its own.
 """
 
-from .chunk import ChunkInfo, chunk_pages, info
+from .chunk import Chunk, ChunkInfo, chunk_pages, info
 from .codebook import Class, Codebook, Counts, Role, calibrate, class_of
 from .codec import Stats, decode, default_variant, encode, encode_bound, variants, verify
 from .errors import (
@@ -44,6 +44,7 @@ __version__ = "0.1.0"
 __all__ = [
     "AgainError",
     "AlignmentError",
+    "Chunk",
     "ChunkInfo",
     "Class",
     "Codebook",

@@ -81,6 +81,51 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.name if known is None else str(known.get(_STANDS_FOR, dtype.name))
 
 
+def described(source: ArrayLike, array: NDArray[Any]) -> tuple[tuple[int, ...] | None, np.dtype[Any] | str | None]:
+    """Shape and dtype of an array, of a tensor of torch as "torch.NAME"; of a buffer None, whose values are unknown."""
+    if type(source).__module__.partition(".")[0] == "torch":
+        return array.shape, str(source.dtype)  # type: ignore[union-attr]
+    if isinstance(source, np.ndarray) or hasattr(source, "__array_interface__"):
+        return array.shape, array.dtype
+    return None, None
+
+
+def dtype_of(dtype: Any) -> tuple[np.dtype[Any], Any]:
+    """The dtype of arrays that a dtype, its name, or a type of torch or "torch.NAME" says, and torch's, or None.
+
+    TypeError where there is none.
+    """
+    name = str(dtype)
+    if name.startswith("torch."):
+        torch = __import__("torch")
+        name = name.removeprefix("torch.")
+        of_torch = getattr(torch, name, None)
+        if not isinstance(of_torch, torch.dtype):
+            raise TypeError(f"torch has no dtype {name}")
+        size: int = of_torch.itemsize
+        try:
+            return np.dtype(name), of_torch
+        except TypeError:
+            return _named(name, size), of_torch
+    try:
+        found: np.dtype[Any] = np.dtype(dtype)
+    except TypeError:
+        if not isinstance(dtype, str):
+            raise
+        found = _of_ml_dtypes(name)
+    if found.hasobject:
+        raise TypeError(f"arrays of dtype {found} hold no values of their own")
+    return found, None
+
+
+def _of_ml_dtypes(name: str) -> np.dtype[Any]:
+    try:
+        found: np.dtype[Any] = np.dtype(getattr(__import__("ml_dtypes"), name))
+        return found
+    except (ImportError, AttributeError):
+        raise TypeError(f"numpy has no dtype {name}, and neither has a package ml_dtypes here") from None
+
+
 def byte_view(source: ArrayLike, what: str) -> NDArray[np.uint8]:
     """The memory of `source` as one row of bytes. ValueError when it is not contiguous."""
     array = array_view(source, what)

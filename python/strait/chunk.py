@@ -2,19 +2,78 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import _abi
 from ._abi import lib
-from ._views import ArrayLike, byte_view
+from ._views import ArrayLike, byte_view, dtype_of
 from .errors import Status, make_error
 
-#: What the values are. Only BF16 is compressed so far, the others are carried as they are.
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+#: What the values are: all but "bytes" are compressed.
 Element = Literal["bytes", "bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"]
+
+
+class Chunk(bytes):
+    """What encode() returns: bytes, that know which array they were made of, for decode() to restore it.
+
+    shape, dtype: of the array (numpy) or tensor (torch); None where that is not known, as of a PageList.
+    The bytes of a chunk say neither. Chunk(data, shape, dtype) adds them to bytes that have come some other way; dtype
+    is anything that decode() takes. Slices and sums are plain bytes, and bytes(chunk) is; a pickled Chunk is one again,
+    and does not need torch to be read.
+    """
+
+    shape: tuple[int, ...] | None
+    stored_dtype: np.dtype[Any] | str | None  # torch's by its name, so that it can be pickled without torch
+
+    def __new__(cls, data: Buffer = b"", shape: Any = None, dtype: Any = None) -> Chunk:
+        chunk = super().__new__(cls, data)
+        chunk.shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
+        name = str(dtype)
+        chunk.stored_dtype = dtype if dtype is None else name if name.startswith("torch.") else dtype_of(dtype)[0]
+        return chunk
+
+    @property
+    def dtype(self) -> Any:
+        """A numpy.dtype, or a torch.dtype, or None."""
+        if isinstance(self.stored_dtype, str):
+            return dtype_of(self.stored_dtype)[1]
+        return self.stored_dtype
+
+    def __hash__(self) -> int:
+        return hash(self[:])  # bytes keep theirs in the object, which chunk_of() does not fill
+
+    def __repr__(self) -> str:
+        what = "" if self.shape is None else f", of {self.stored_dtype} {list(self.shape)}"
+        return f"<strait.Chunk of {len(self)} bytes{what}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Chunk, (self[:], self.shape, self.stored_dtype)
+
+
+_SMALL = 65536  # bytes that are copied twice sooner than allocated apart
+_allocate = getattr(getattr(ctypes, "pythonapi", None), "PyType_GenericAlloc", None)
+if _allocate is not None:
+    _allocate.argtypes, _allocate.restype = [ctypes.py_object, ctypes.c_ssize_t], ctypes.py_object
+
+
+def chunk_of(data: NDArray[np.uint8], shape: tuple[int, ...] | None, dtype: np.dtype[Any] | str | None) -> Chunk:
+    """A Chunk of these bytes, copied once: bytes.__new__ of a subclass copies twice, and that takes as long as encoding
+    them."""
+    if _allocate is None or data.nbytes <= _SMALL:
+        chunk = bytes.__new__(Chunk, data.data)
+    else:
+        chunk = _allocate(Chunk, data.nbytes)
+        ctypes.memmove(np.frombuffer(chunk, np.uint8).ctypes.data, data.ctypes.data, data.nbytes)
+    chunk.shape, chunk.stored_dtype = shape, dtype
+    return chunk
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn, TypeVar, cast, overload
 
@@ -21,9 +21,12 @@ from ._views import (
     check_dtype,
     check_writable,
     decoded_dtype,
+    described,
+    dtype_name,
+    dtype_of,
     element_of,
 )
-from .chunk import Element, metadata_of, pages_of
+from .chunk import Chunk, Element, chunk_of, metadata_of, pages_of
 from .codebook import Codebook, codebook_handle
 from .errors import Error, Status, make_error
 from .pages import (
@@ -179,7 +182,7 @@ def _element_of(pages: ArrayLike | PageList) -> Element:
 @overload
 def encode(
     pages: ArrayLike | PageList,
-    codebook: Codebook | None,
+    codebook: Codebook | None = None,
     *,
     mode: Mode | None = None,
     element: Element | None = None,
@@ -188,13 +191,13 @@ def encode(
     codec: str | None = None,
     out: None = None,
     stats: Stats | None = None,
-) -> bytes: ...
+) -> Chunk: ...
 
 
 @overload
 def encode(
     pages: ArrayLike | PageList,
-    codebook: Codebook | None,
+    codebook: Codebook | None = None,
     *,
     mode: Mode | None = None,
     element: Element | None = None,
@@ -208,7 +211,7 @@ def encode(
 
 def encode(
     pages: ArrayLike | PageList,
-    codebook: Codebook | None,
+    codebook: Codebook | None = None,
     *,
     mode: Mode | None = None,
     element: Element | None = None,
@@ -217,7 +220,7 @@ def encode(
     codec: str | None = None,
     out: ArrayLike | None = None,
     stats: Stats | None = None,
-) -> bytes | memoryview:
+) -> Chunk | memoryview:
     """Encodes pages to one chunk. The same pages, tables and mode always give the same bytes.
 
     pages: a contiguous array of any shape, cut into pages of `page_bytes` bytes (the last may be shorter; at most
@@ -234,12 +237,13 @@ def encode(
         encode_bound() bytes of it must not overlap the pages.
     stats: filled when given.
 
-    Returns the chunk: bytes, or with `out` a memoryview of its used part.
+    Returns the chunk: a Chunk, which is bytes that know shape and dtype of the array, or with `out` a memoryview of its
+    used part.
     Releases the GIL; any number of threads may encode at once, also from the same pages and with the same codebook.
     The values must not change meanwhile.
     ValueError (nothing to encode, does not fit one chunk, not contiguous, unknown name, a mode that needs
-    a codebook without one, out overlaps the pages), TypeError (dtype), CodebookError (no such table), AlignmentError, NoSpaceError
-    (out too small), PageIdError (.failed_pages lists the pages whose ids are out of range).
+    a codebook without one, out overlaps the pages), TypeError (dtype), CodebookError (no such table), AlignmentError,
+    NoSpaceError (out too small), PageIdError (.failed_pages lists the pages whose ids are out of range).
     """
     handle = codebook_handle(codebook)
     element = _element_of(pages) if element is None else element
@@ -269,7 +273,10 @@ def encode(
     if run.result.status != Status.OK:
         raise page_failure("encode", run.result.status, run.page_status)
     chunk = buffer[: run.result.bytes]
-    return chunk.tobytes() if out is None else chunk.data
+    if out is not None:
+        return chunk.data
+    shape, dtype = (None, None) if isinstance(pages, PageList) else described(pages, array_view(pages, "pages"))
+    return chunk_of(chunk, shape, dtype)
 
 
 # ---- Decoding -------------------------------------------------------------------------------------------------------
@@ -308,18 +315,31 @@ class _Decoder:
             self._check_dtype(pool.dtype, f"pool {i}")
         self._decode(request, chosen)
 
-    def to_array(self, out: Any, chosen: Chosen) -> Any:
-        """Into `out`, or into a new array when it is None, page after page. Returns which."""
-        lengths = pages_of(self._metadata, self._header, self._source.nbytes)["page_bytes"]
-        if chosen is not None:
-            lengths = lengths[chosen]
-        if out is None:
-            array = self._new_array(lengths)
-            status = self._flat(array.view(np.uint8), lengths, chosen)
-            for page in np.flatnonzero(status):
-                start = int(page_offsets(lengths, 1)[page])
-                array.view(np.uint8)[start : start + int(lengths[page])] = 0
+    def _lengths(self, chosen: Chosen) -> NDArray[np.uint32]:
+        lengths: NDArray[np.uint32] = pages_of(self._metadata, self._header, self._source.nbytes)["page_bytes"]
+        return lengths if chosen is None else lengths[chosen]
+
+    def holds_whole(self, dtype: Any, chosen: Chosen) -> bool:
+        """Whether the pages are a whole number of such values."""
+        return dtype is not None and int(self._lengths(chosen).sum(dtype=np.uint64)) % dtype_of(dtype)[0].itemsize == 0
+
+    def to_new(self, shape: Any, dtype: Any, chosen: Chosen) -> Any:
+        """Into a new array or tensor, page after page; its dtype, if None, is that of the chunk's element type."""
+        numpys, torchs = (None, None) if dtype is None else dtype_of(dtype)
+        lengths = self._lengths(chosen)
+        size = int(lengths.sum(dtype=np.uint64))
+        data, array = self._new_array(size, numpys, (-1,) if shape is None else shape)
+        status = self._flat(data, lengths, chosen)
+        for page in np.flatnonzero(status):
+            start = int(page_offsets(lengths, 1)[page])
+            data[start : start + int(lengths[page])] = 0
+        if torchs is None:
             return array
+        return __import__("torch").from_numpy(data).view(torchs).reshape(array.shape)
+
+    def to_array(self, out: Any, chosen: Chosen) -> Any:
+        """Into `out`, page after page. Returns it."""
+        lengths = self._lengths(chosen)
         target = byte_view(out, "out")
         check_writable(target, "out")
         self._check_dtype(array_view(out, "out").dtype, "out")
@@ -333,9 +353,18 @@ class _Decoder:
         _abi.check(lib.strait_verify(self._codec, self._book, source.ctypes.data, source.nbytes, run.struct), "verify")
         self._finish(run, "verify")
 
-    def _new_array(self, lengths: NDArray[np.uint32]) -> NDArray[Any]:
-        size, dtype = int(lengths.sum(dtype=np.uint64)), decoded_dtype(self._header.element)
-        return np.empty(size // dtype.itemsize, dtype) if size % dtype.itemsize == 0 else np.empty(size, np.uint8)
+    def _new_array(self, size: int, dtype: np.dtype[Any] | None, shape: Any) -> tuple[NDArray[np.uint8], NDArray[Any]]:
+        """A row of bytes, and as an array of that dtype and shape."""
+        if dtype is None:
+            dtype = decoded_dtype(self._header.element)
+            dtype = dtype if size % dtype.itemsize == 0 else np.dtype(np.uint8)
+        else:
+            self._check_dtype(dtype, "the new array")
+        data = np.empty(size, np.uint8)
+        try:
+            return data, data.view(dtype).reshape(shape)
+        except ValueError:
+            self._mismatch(f"shape {shape} of dtype {dtype_name(dtype)} does not fit the {size} bytes of the pages")
 
     def _flat(self, target: NDArray[np.uint8], lengths: NDArray[np.uint32], chosen: Chosen) -> NDArray[np.int32]:
         total = int(lengths.sum(dtype=np.uint64))
@@ -406,14 +435,16 @@ class _Decoder:
 @overload
 def decode(
     chunk: ArrayLike,
-    codebook: Codebook | None,
+    codebook: Codebook | None = None,
     out: None = None,
     *,
     select: Iterable[int] | NDArray[np.integer[Any]] | None = None,
     codec: str | None = None,
     check: bool = True,
     stats: Stats | None = None,
-) -> NDArray[Any]: ...
+    shape: int | Sequence[int] | None = None,
+    dtype: Any = None,
+) -> Any: ...
 
 
 @overload
@@ -431,21 +462,24 @@ def decode(
 
 def decode(
     chunk: ArrayLike,
-    codebook: Codebook | None,
+    codebook: Codebook | None = None,
     out: Any = None,
     *,
     select: Iterable[int] | NDArray[np.integer[Any]] | None = None,
     codec: str | None = None,
     check: bool = True,
     stats: Stats | None = None,
+    shape: int | Sequence[int] | None = None,
+    dtype: Any = None,
 ) -> Any:
     """Decodes a chunk, or some of its pages, and checks every page. The chunk may come from anywhere.
 
     chunk: exactly one chunk, any contiguous buffer (info().chunk_bytes tells where to cut a stream of them).
     codebook: the one it was encoded with; None when the chunk needs none.
-    out: None: a new array [values] of uint16 for BF16, float16, float32 or else uint8, the pages one after another
-            (uint8 too when they are no whole number of values). It has as many bytes as the chunk says, up to 1024
-            times its size: look at info() first when that could hurt.
+    out: None: a new array, or tensor, of the shape and dtype that `shape` and `dtype` say or that a Chunk knows. Else
+            an array [values] of uint16 for BF16, float16, float32 or else uint8, the pages one after another (uint8 too
+            when they are no whole number of values). It has as many bytes as the chunk says, up to 1024 times its
+            size: look at info() first when that could hurt.
         a PageList: straight into its pages; pages of pools must have the chunk's page sizes.
         a writable contiguous array with exactly the bytes that there are.
     select: indices of chunk pages, in any order: page i of the output receives page select[i]. None: all.
@@ -453,30 +487,44 @@ def decode(
     check: False: pages that fail do not raise; look at stats.page_status, which must be given. In a new array they are
         zero. A chunk that is bad as a whole always raises.
     stats: filled when given.
+    shape, dtype: of the new array, for chunks that have come as plain bytes; each may be left out. dtype is one of
+        numpy or its name ("bfloat16" and others of ml_dtypes where that is installed), or one of torch or its name
+        ("torch.bfloat16") for a tensor. One number of the shape may be -1. Where either is given, what a Chunk knows
+        does not count, and with `select` its shape does not.
 
     Returns `out`, or the new array.
     When pages fail, the exception's .failed_pages and .page_status tell which; the others are decoded. Bytes of failed
     pages are undefined; nothing but the pages of the list is ever written.
     Releases the GIL; any number of threads may decode at once, also the same chunk, to different pages.
     All that depends on what is in the chunk is a strait.Error: TruncatedError, CorruptError, UnsupportedError,
-    IntegrityError (chunk or pages), CodebookError (another codebook), InvalidError (the list, the array, a page or its
-    dtype does not fit the chunk, select names a page that it lacks), AlignmentError, PageIdError (id out of range).
+    IntegrityError (chunk or pages), CodebookError (another codebook), InvalidError (the list, the array, a page, its
+    dtype or shape does not fit the chunk, select names a page that it lacks), AlignmentError, PageIdError (id out of
+    range).
     Others may write to the chunk meanwhile: its metadata are copied first, and pages whose values change fail.
     ValueError, TypeError: arguments wrong with any chunk, such as read-only pages, pages that overlap one another or
-    the chunk, or a page id twice.
+    the chunk, or a page id twice, a dtype that does not exist, or a shape beside `out`.
     """
+    if out is not None and not (shape is None and dtype is None):
+        raise ValueError("shape and dtype are for a new array, and out was given")
     decoder = _Decoder(chunk, codebook, codec, check, stats)
     chosen = None if select is None else decoder.select(select)
     if isinstance(out, PageList):
         decoder.to_pages(out, chosen)
         return out
     check_of_host(out)
-    return decoder.to_array(out, chosen)
+    if out is not None:
+        return decoder.to_array(out, chosen)
+    if isinstance(chunk, Chunk) and shape is None and dtype is None:
+        if select is None:
+            shape = chunk.shape
+        if select is None or decoder.holds_whole(chunk.stored_dtype, chosen):
+            dtype = chunk.stored_dtype
+    return decoder.to_new(shape, dtype, chosen)
 
 
 def verify(
     chunk: ArrayLike,
-    codebook: Codebook | None,
+    codebook: Codebook | None = None,
     *,
     codec: str | None = None,
     check: bool = True,

@@ -1,7 +1,9 @@
 """Arrays and tensors to a chunk and back, in threads too."""
 
 import array
+import copy
 import mmap
+import pickle
 import sys
 import threading
 import time
@@ -64,15 +66,108 @@ def test_dtypes_and_elements(dtype, element, decoded, codebook, rng):
     values = rng.integers(0, 256, 65536 + 256, np.uint8).view(np.uint8)
     values = (values % 2).astype(np.bool_) if dtype is np.bool_ else values.view(dtype)
     chunk = strait.encode(values, codebook, element=element, page_bytes=4096)
-    back = strait.decode(chunk, codebook)
+    back = strait.decode(bytes(chunk), codebook)
     assert back.dtype == decoded and as_bytes(back).tobytes() == values.tobytes()
     assert strait.info(chunk).element == element
+    back = strait.decode(chunk, codebook)
+    assert back.dtype == values.dtype and back.tobytes() == values.tobytes()
 
 
 @pytest.mark.parametrize("shape", [(60,), (3, 20), (2, 3, 5, 2), ()])
-def test_any_shape_is_flattened(shape, codebook):
+def test_any_shape_returns(shape, codebook):
     values = values_like_kv(60)[: int(np.prod(shape))].reshape(shape)
-    assert (strait.decode(strait.encode(values, codebook), codebook) == values.reshape(-1)).all()
+    chunk = strait.encode(values, codebook)
+    assert (chunk.shape, chunk.dtype) == (shape, values.dtype)
+    back = strait.decode(chunk, codebook)
+    assert back.shape == shape and back.dtype == values.dtype and (back == values).all()
+    assert (strait.decode(bytes(chunk), codebook) == values.reshape(-1)).all()
+    assert (strait.decode(bytes(chunk), codebook, shape=shape) == values).all()
+
+
+@pytest.mark.parametrize("rows", [60, 6000])
+def test_a_chunk_is_bytes(rows, codebook):
+    values = values_like_kv(rows * 100).reshape(rows, 100)
+    chunk = strait.encode(values, codebook, page_bytes=4096)
+    plain = bytes(chunk)
+    assert type(plain) is bytes and plain == chunk and hash(plain) == hash(chunk) and {plain: 1}[chunk] == 1
+    assert type(chunk) is strait.Chunk and isinstance(chunk, bytes) and len(chunk) == len(plain)
+    for part in (chunk[:], chunk[1:], chunk + b"", chunk[:10] + plain[10:]):
+        assert type(part) is bytes and plain.endswith(part)
+    assert repr(chunk) == f"<strait.Chunk of {len(plain)} bytes, of uint16 [{rows}, 100]>"
+    for copied in (
+        *(pickle.loads(pickle.dumps(chunk, protocol)) for protocol in range(6)),
+        copy.copy(chunk),
+        copy.deepcopy(chunk),
+        strait.Chunk(plain, [rows, 100], "uint16"),
+        strait.Chunk(bytearray(plain), (rows, 100), np.uint16),
+    ):
+        assert copied == chunk and hash(copied) == hash(plain)
+        assert (copied.shape, copied.dtype) == ((rows, 100), np.uint16)
+        assert (strait.decode(copied, codebook) == values).all()
+    lists = strait.encode(strait.PageList(values), codebook)
+    for unknown in (lists, strait.encode(values.tobytes(), codebook), strait.Chunk(plain)):
+        assert unknown.shape is unknown.dtype is None and strait.decode(unknown, codebook).shape == (rows * 100,)
+    types = sys.getrefcount(strait.Chunk)
+    for _ in range(20):
+        strait.encode(values, codebook)
+    assert sys.getrefcount(strait.Chunk) < types + 10
+
+
+def test_shape_and_dtype_of_plain_bytes(codebook, rng):
+    values = rng.standard_normal((30, 500), np.float32)
+    chunk = bytes(strait.encode(values, page_bytes=4000))
+    for shape, dtype, expected in (
+        ((30, 500), None, values),
+        ((-1, 50), np.float32, values.reshape(-1, 50)),
+        (15000, "float32", values.reshape(-1)),
+        (None, np.uint32, values.view(np.uint32).reshape(-1)),
+        ([60, 1000], "uint8", values.view(np.uint8).reshape(60, 1000)),
+    ):
+        back = strait.decode(chunk, shape=shape, dtype=dtype)
+        assert back.shape == expected.shape and back.dtype == expected.dtype and (back == expected).all()
+    assert (strait.decode(chunk, select=[3, 1], shape=(2, 1000)) == values.reshape(15, 1000)[[3, 1]]).all()
+    for shape, dtype in (((30, 501), None), ((-1, 7), None), (None, np.float16), ((30, 500), "float64")):
+        with pytest.raises(strait.InvalidError, match=r"shape|dtype"):
+            strait.decode(chunk, shape=shape, dtype=dtype)
+        with pytest.raises(strait.DataError):  # a damaged header says so first
+            strait.decode(chunk[:20] + b"!" + chunk[21:], shape=shape, dtype=dtype)
+    for dtype in ("float31", object, "torch.nothing"):
+        with pytest.raises((TypeError, ImportError)):
+            strait.decode(chunk, dtype=dtype)
+    with pytest.raises(ValueError, match="out was given"):
+        strait.decode(chunk, None, np.empty(15000, np.float32), shape=(30, 500))
+    with pytest.raises(strait.InvalidError):
+        strait.decode(strait.Chunk(chunk, (30, 501), np.float32))
+
+
+def test_some_pages_of_a_chunk_have_its_dtype():
+    values = np.arange(5000.0).reshape(50, 100)
+    chunk = strait.encode(values, element="bytes", page_bytes=400)
+    assert (strait.decode(chunk, select=[0, 1, 6, 7]) == values.reshape(-1, 50)[[0, 1, 6, 7]].reshape(-1)).all()
+    chunk = strait.encode(values, element="bytes", page_bytes=4)
+    assert strait.decode(chunk, select=[3]).dtype == np.uint8 and strait.decode(chunk).dtype == np.float64
+
+
+def test_what_tensors_of_torch_were_returns():
+    torch = pytest.importorskip("torch")
+    wide = torch.randn(30, 70)
+    for name in ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "uint8", "int16", "bool", "int64"):
+        for tensor in (wide.to(getattr(torch, name)), wide[3, 4].to(getattr(torch, name))):
+            element = "bytes" if name in ("bool", "int64") else None
+            chunk = pickle.loads(pickle.dumps(strait.encode(tensor, element=element)))
+            assert (chunk.shape, chunk.dtype) == (tuple(tensor.shape), tensor.dtype)
+            for back in (
+                strait.decode(chunk),
+                strait.decode(bytes(chunk), shape=chunk.shape, dtype=chunk.dtype),
+                strait.decode(bytes(chunk), shape=chunk.shape, dtype=f"torch.{name}"),
+            ):
+                assert back.dtype == tensor.dtype and back.shape == tensor.shape
+                assert back.reshape(-1).view(torch.uint8).tolist() == tensor.reshape(-1).view(torch.uint8).tolist()
+            assert isinstance(strait.decode(bytes(chunk)), np.ndarray)
+    with pytest.raises(TypeError, match="no dtype nothing"):
+        strait.decode(bytes(chunk), dtype="torch.nothing")
+    some = strait.decode(strait.encode(wide, page_bytes=280), select=[2, 0])
+    assert torch.equal(some, wide[[2, 0]].reshape(-1))
 
 
 def test_ml_dtypes(codebook):
@@ -84,8 +179,10 @@ def test_ml_dtypes(codebook):
     out = np.empty_like(values)
     assert strait.decode(chunk, codebook, out) is out and (out.view(np.uint16) == values.view(np.uint16)).all()
     eight = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn)
-    back = strait.decode(strait.encode(eight, None, element="fp8_e4m3", mode="raw"), None)
-    assert (back == eight.view(np.uint8)).all()
+    chunk = strait.encode(eight, None, element="fp8_e4m3", mode="raw")
+    for back in (strait.decode(chunk), strait.decode(bytes(chunk), dtype="float8_e4m3fn")):
+        assert back.dtype == eight.dtype and (back.view(np.uint8) == eight.view(np.uint8)).all()
+    assert (strait.decode(bytes(chunk)) == eight.view(np.uint8)).all()
     assert strait.info(strait.encode(eight, codebook)).element == "fp8_e4m3"
     for dtype, element, ratio in (
         (ml_dtypes.float8_e4m3fn, "fp8_e4m3", 1.15),
@@ -94,7 +191,7 @@ def test_ml_dtypes(codebook):
         small = (20 * np.random.default_rng(2).standard_normal(40000)).astype(dtype)
         chunk = strait.encode(small, None, element=element, mode="base")
         assert len(chunk) * ratio < small.nbytes
-        assert (strait.decode(chunk, None) == small.view(np.uint8)).all()
+        assert (strait.decode(chunk, None).view(np.uint8) == small.view(np.uint8)).all()
     with pytest.raises(TypeError):
         strait.encode(eight, codebook, element="bf16")
 
@@ -317,7 +414,7 @@ def test_tensors(codebook):
     pages = strait.encode(strait.PageList(tensor[:, :, 1]), codebook)
     strait.decode(pages, codebook, strait.PageList(pool[:, :, 2], range(3, 67)))
     assert torch.equal(pool[3:67, :, 2], tensor[:, :, 1])
-    assert strait.decode(strait.encode(tensor.half(), codebook, element="fp16"), codebook).dtype == np.float16
+    assert strait.decode(strait.encode(tensor.half(), codebook, element="fp16"), codebook).dtype == torch.float16
     assert len(strait.encode(torch.zeros(9, requires_grad=True), codebook, element="fp32")) > 0
 
 
