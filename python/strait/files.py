@@ -28,7 +28,8 @@ _ENTRY = struct.Struct("<QQII")
 _HEADER_BYTES, _FOOTER_HEAD, _TAIL_BYTES, _TABLE_BYTES = 48, 16, 48, 256
 _PREAMBLE_MAX = 1 << 30
 _PAGE_BYTES, _CHUNK_BYTES = 32768, 4 << 20
-_OWN_TABLE_BYTES, _TABLES_MAX = 32768, 65535
+_APART_BYTES, _TABLES_MAX = 32768, 65535
+_TRIED_BYTES = 16 * _APART_BYTES  # of so many bytes a part pays for its table, in any case that matters
 
 #: Names of dtypes in a safetensors file, by those of numpy, ml_dtypes and torch.
 _NAMES = {
@@ -43,7 +44,14 @@ _NAMES = {
     **{f"{kind}int{size}": f"{kind.upper() or 'I'}{size}" for kind in ("", "u") for size in (8, 16, 32, 64)},
 }
 _DTYPES = {name: dtype for dtype, name in _NAMES.items()}
-_ELEMENTS: dict[str, Element] = {"BF16": "bf16", "F16": "fp16", "F32": "fp32"}
+_ELEMENTS: dict[str, Element] = {
+    "BF16": "bf16",
+    "F16": "fp16",
+    "F32": "fp32",
+    "F8_E4M3": "fp8_e4m3",
+    "F8_E5M2": "fp8_e5m2",
+}
+_WITH_TABLES = ("bf16", "fp16", "fp32")
 
 
 def _xxhash() -> Any:
@@ -90,26 +98,52 @@ def _header_of(tensors: list[_Tensor], metadata: Mapping[str, str] | None) -> by
 
 
 class _Part(NamedTuple):
-    """What becomes chunks together: a tensor, or small ones of one type one after another."""
+    """What becomes chunks together: a tensor, or small ones of one element type one after another."""
 
-    dtype: str
+    element: Element
     data: list[NDArray[np.uint8]]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(data.nbytes for data in self.data)
+
+
+def _element_of(tensor: _Tensor) -> Element:
+    return _ELEMENTS.get(tensor.dtype, "bytes")
+
+
+def _in_order(tensors: list[_Tensor]) -> list[_Tensor]:
+    """In the order of the file: by sizes of values, so that all are aligned, and small tensors beside their like: each
+    change of the type begins a chunk, which for tensors of 200 bytes is a third of them."""
+
+    def key(tensor: _Tensor) -> tuple[int, str, bool]:
+        size = np.dtype(_numpy_dtype(tensor.dtype)).itemsize
+        return -size, _element_of(tensor), tensor.data.nbytes >= _APART_BYTES
+
+    return sorted(tensors, key=key)
 
 
 def _parts(tensors: list[_Tensor]) -> Iterator[_Part]:
-    small: list[NDArray[np.uint8]] = []
-    dtype = ""
+    small = _Part("bytes", [])
     for tensor in tensors:
-        if small and (tensor.dtype != dtype or tensor.data.nbytes >= _OWN_TABLE_BYTES):
-            yield _Part(dtype, small)
-            small = []
-        dtype = tensor.dtype
-        if tensor.data.nbytes >= _OWN_TABLE_BYTES:
-            yield _Part(dtype, [tensor.data])
+        element, is_large = _element_of(tensor), tensor.data.nbytes >= _APART_BYTES
+        if small.data and (element != small.element or is_large):
+            yield small
+            small = _Part(element, [])
+        if is_large:
+            yield _Part(element, [tensor.data])
         elif tensor.data.nbytes > 0:
-            small.append(tensor.data)
-    if small:
-        yield _Part(dtype, small)
+            if not small.data:
+                small = _Part(element, [])
+            small.data.append(tensor.data)
+    if small.data:
+        yield small
+
+
+def _saves(part: _Part, codebook: Codebook) -> bool:
+    """Whether a table makes a part smaller by more than it takes."""
+    with_it, without = (sum(len(chunk) for chunk, _ in _chunks(part, book, 0)) for book in (codebook, None))
+    return with_it + _TABLE_BYTES < without
 
 
 def _codebook_for(parts: list[_Part]) -> tuple[Codebook | None, list[int | None]]:
@@ -117,36 +151,36 @@ def _codebook_for(parts: list[_Part]) -> tuple[Codebook | None, list[int | None]
     rankings: list[NDArray[np.uint8]] = []
     tables: list[int | None] = []
     for part in parts:
-        element = _ELEMENTS.get(part.dtype)
-        fits = element is not None and len(rankings) < _TABLES_MAX
-        if element is not None and fits and sum(data.nbytes for data in part.data) >= _OWN_TABLE_BYTES:
-            counts = Counts(element)
+        tables.append(None)
+        if part.element in _WITH_TABLES and part.nbytes >= _APART_BYTES and len(rankings) < _TABLES_MAX:
+            counts = Counts(part.element)
             for data in part.data:
                 counts.add(data)
-            tables.append(len(rankings))
-            rankings.append(counts.codebook().ranking(0))
-        else:
-            tables.append(None)
+            own = counts.codebook()
+            if part.nbytes >= _TRIED_BYTES or _saves(part, own):
+                tables[-1] = len(rankings)
+                rankings.append(own.ranking(0))
     return (Codebook.from_rankings(np.stack(rankings)) if rankings else None), tables
 
 
 def _chunks(part: _Part, codebook: Codebook | None, table: int | None) -> Iterator[tuple[bytes, int]]:
     """Each with the bytes that it holds: by the part's table, in mode base or in mode parts, whichever is smallest."""
     data = part.data[0] if len(part.data) == 1 else np.concatenate(part.data)
-    element: Element = _ELEMENTS.get(part.dtype, "bytes")
     for at in range(0, data.nbytes, _CHUNK_BYTES):
         piece = data[at : at + _CHUNK_BYTES]
         if piece.ctypes.data % 4:
             piece = piece.copy()
         own = codebook if table is not None else None
-        modes: list[tuple[Codebook | None, Mode]] = [(None, "base"), (own, "parts")]
+        modes: list[tuple[Codebook | None, Mode]] = [(None, "base")]
         if own is not None:
-            modes.insert(1, (own, "split"))
+            modes.append((own, "split"))
+        if part.element in _WITH_TABLES:
+            modes.append((own, "parts"))
         chunks = [
             encode(
                 piece,
                 book,
-                element=element,
+                element=part.element,
                 mode=mode,
                 table=0 if book is None or table is None else table,
                 page_bytes=_PAGE_BYTES,
@@ -187,15 +221,15 @@ def _write(file: Any, preamble: bytes, tensors: list[_Tensor]) -> None:
 def save_file(
     tensors: Mapping[str, ArrayLike], path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None
 ) -> None:
-    """Writes tensors to a compressed file: what `strait encode` would make of a safetensors file of them, in principle.
+    """Writes tensors to a compressed file, as `strait encode` does for a safetensors file of them: at most 1 %, and
+    1 KiB, larger than that file, whatever the tensors hold.
 
     tensors: contiguous arrays of numpy or CPU tensors of torch, by name; BF16 as ml_dtypes or torch have it, as uint16
         are integers. metadata: as in a safetensors file.
     The file appears, or replaces another, when it is complete. TypeError (dtype), ValueError (not contiguous), OSError,
     ImportError (no xxhash).
     """
-    listed = [_tensor_of(name, array) for name, array in tensors.items()]
-    listed.sort(key=lambda tensor: -np.dtype(_numpy_dtype(tensor.dtype)).itemsize)  # so that all are aligned
+    listed = _in_order([_tensor_of(name, array) for name, array in tensors.items()])
     path = os.fspath(path)
     folder = os.path.dirname(path) or "."
     mask = os.umask(0)

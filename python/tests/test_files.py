@@ -67,6 +67,32 @@ def test_bits_that_never_change_are_left_out(rng, tmp_path):
         assert strait.load_file(tmp_path / "file")["w"].tobytes() == tensor.tobytes()
 
 
+def test_small_tensors_that_do_not_shrink_hardly_grow(rng, tmp_path):
+    """Whatever their size, and whichever types take turns."""
+    types = (np.uint16, np.float16, np.float32, np.int64, np.uint8)
+    for size in (64, 200, 256, 504, 600, 1024, 1100, 2048, 4096, 8192, 12000, 16384, 32768, 40000):
+        for kinds in (2, 5):
+            data = [rng.integers(0, 256, size // 8 * 8, np.uint8) for _ in range(max(12, 400_000 // size))]
+            saved = {f"t{i}": values.view(types[i % kinds]) for i, values in enumerate(data)}
+            strait.save_file(saved, tmp_path / "file")
+            written = (tmp_path / "file").read_bytes()
+            raw = sum(values.nbytes for values in data) + struct.unpack_from("<Q", written, 8)[0]
+            assert len(written) <= 1.005 * raw + 1000, (size, kinds)
+            with strait.load_file(tmp_path / "file") as file:
+                for i in (0, 1, len(data) // 2, len(data) - 1):
+                    assert file[f"t{i}"].tobytes() == data[i].tobytes() and file[f"t{i}"].dtype == types[i % kinds]
+
+
+def test_fp8_shrinks(rng, tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = rng.standard_normal(100_000)
+    for dtype, ratio in (ml_dtypes.float8_e4m3fn, 1.15), (ml_dtypes.float8_e5m2, 1.35):
+        tensor = values.astype(dtype)
+        strait.save_file({"w": tensor, "small": tensor[:500]}, tmp_path / "file")
+        assert tensor.nbytes > ratio * (tmp_path / "file").stat().st_size
+        assert strait.load_file(tmp_path / "file")["w"].tobytes() == tensor.tobytes()
+
+
 def test_the_command_reads_what_is_saved_and_the_other_way(tensors, tmp_path):
     strait_command, path = command(), tmp_path / "model.strait"
     strait.save_file(tensors, path)
