@@ -6,11 +6,14 @@ of a safetensors file is read here. Both need the package xxhash: pip install st
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import stat
 import struct
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, NamedTuple, cast
 
@@ -226,24 +229,97 @@ def save_file(
 
     tensors: contiguous arrays of numpy or CPU tensors of torch, by name; BF16 as ml_dtypes or torch have it, as uint16
         are integers. metadata: as in a safetensors file.
-    The file appears, or replaces another, when it is complete. TypeError (dtype), ValueError (not contiguous), OSError,
-    ImportError (no xxhash).
+    The file appears, or replaces another, when it is complete; until then it has no name, where the file system has
+    such files. One that is replaced leaves it owner and permissions, and a symbolic link stays one.
+    TypeError (dtype; a name, or metadata, that is no str), ValueError (not contiguous, a tensor named __metadata__),
+    OSError, ImportError (no xxhash).
     """
+    for text in (*tensors, *(() if metadata is None else (part for item in metadata.items() for part in item))):
+        if not isinstance(text, str):
+            raise TypeError(f"names of tensors, and metadata, are strings, not {text!r}")
+    if "__metadata__" in tensors:
+        raise ValueError("a safetensors file has its metadata under the name __metadata__")
     listed = _in_order([_tensor_of(name, array) for name, array in tensors.items()])
-    path = os.fspath(path)
+    with _complete(os.fsdecode(path)) as file:
+        _write(file, _header_of(listed, metadata), listed)
+
+
+@contextlib.contextmanager
+def _complete(path: str) -> Iterator[Any]:
+    """A file to write that gets its name, or replaces another, when the block ends without an exception. Until then it
+    has no name, where the file system has such files, and is gone however the process ends. What it replaces leaves it
+    owner and permissions; a symbolic link stays one; a device or a pipe is written in place."""
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "wb") as file:
+            yield file
+        return
+    path = os.path.realpath(path) if os.path.exists(path) else path
     folder = os.path.dirname(path) or "."
-    mask = os.umask(0)
-    os.umask(mask)
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".strait-", delete=False) as file:
-        try:
-            _write(file, _header_of(listed, metadata), listed)
+    fd, temp = _open_unnamed(folder), ""
+    if fd < 0:
+        fd, temp = tempfile.mkstemp(prefix=".strait-", dir=folder)
+    try:
+        with open(fd, "wb") as file:
+            _keep_attributes(fd, path, bool(temp))
+            yield file
             file.flush()
-            os.fchmod(file.fileno(), 0o666 & ~mask)
-            os.fsync(file.fileno())
-            os.replace(file.name, path)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+            os.fsync(fd)
+            temp = temp or _name(fd, folder)
+            os.replace(temp, path)
+    except BaseException:
+        if temp:
+            with contextlib.suppress(OSError):
+                os.unlink(temp)
+        raise
+    with contextlib.suppress(OSError):
+        _sync(folder)
+
+
+def _open_unnamed(folder: str) -> int:
+    """A file without a name; -1: the file system has none, or /proc is not there to name it."""
+    try:
+        fd = os.open(folder, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o666)
+    except OSError:
+        return -1
+    if os.path.exists(f"/proc/self/fd/{fd}"):
+        return fd
+    os.close(fd)
+    return -1
+
+
+def _keep_attributes(fd: int, path: str, is_private: bool) -> None:
+    """Those of the file that is replaced, as far as this user may give them, or of a new one."""
+    try:
+        old = os.stat(path)
+    except OSError:
+        if is_private:
+            mask = os.umask(0)
+            os.umask(mask)
+            os.fchmod(fd, 0o666 & ~mask)
+        return
+    with contextlib.suppress(OSError):
+        os.fchown(fd, old.st_uid, old.st_gid)
+    os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
+
+
+def _name(fd: int, folder: str) -> str:
+    """Names a complete file, for as long as renaming takes."""
+    number = 0
+    while True:
+        temp = os.path.join(folder, f".strait-{os.getpid()}-{threading.get_ident()}-{number}")
+        try:
+            os.link(f"/proc/self/fd/{fd}", temp, src_dir_fd=fd)  # with a folder, or else the link itself gets the name
+            return temp
+        except FileExistsError:
+            number += 1
+
+
+def _sync(folder: str) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 # ---- Reading --------------------------------------------------------------------------------------------------------

@@ -150,3 +150,72 @@ def test_what_cannot_be_saved_is_refused_and_leaves_nothing(tmp_path):
         (tmp_path / "other").write_bytes(bytes(1000))
         strait.load_file(tmp_path / "other")
     assert [path.name for path in tmp_path.iterdir()] == ["other"]
+
+
+def test_names_and_metadata_that_a_file_cannot_have_are_refused(tmp_path):
+    values = np.zeros(3, np.float32)
+    for saved, metadata, error in (
+        ({"__metadata__": values, "x": values}, None, ValueError),
+        ({1: values, "1": values}, None, TypeError),
+        ({b"x": values}, None, TypeError),
+        ({"x": values}, {"k": 1}, TypeError),
+        ({"x": values}, {1: "k"}, TypeError),
+    ):
+        with pytest.raises(error):
+            strait.save_file(saved, tmp_path / "file", metadata=metadata)
+    assert not list(tmp_path.iterdir())
+
+
+def unfinished(path, tensors):
+    """What is beside the path when a process is killed that writes to it."""
+    child = os.fork()
+    if child == 0:
+        import strait.files
+
+        write = strait.files._write
+        strait.files._write = lambda file, *rest: (write(file, *rest), file.flush(), os.kill(os.getpid(), 9))
+        strait.save_file(tensors, path)
+        os._exit(0)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
+    return sorted(entry.name for entry in path.parent.iterdir() if entry != path)
+
+
+@pytest.mark.parametrize("unnamed", [True, False])
+def test_a_file_keeps_what_it_replaces(unnamed, tmp_path, monkeypatch):
+    import strait.files
+
+    if not unnamed:
+        monkeypatch.setattr(strait.files, "_open_unnamed", lambda folder: -1)
+    path, link, tensors = tmp_path / "file", tmp_path / "link", {"x": np.arange(9, dtype=np.float32)}
+    previous = os.umask(0o027)
+    try:
+        strait.save_file({}, path)
+        assert path.stat().st_mode & 0o7777 == 0o640
+        for mode in (0o600, 0o444, 0o666):
+            path.chmod(mode)
+            strait.save_file({}, path)
+            assert path.stat().st_mode & 0o7777 == mode
+    finally:
+        os.umask(previous)
+    link.symlink_to("file")
+    strait.save_file(tensors, os.fsencode(link))
+    assert link.is_symlink() and (strait.load_file(path)["x"] == tensors["x"]).all()
+    link.unlink()
+    os.mkfifo(link)
+    reader = os.open(link, os.O_RDWR | os.O_NONBLOCK)
+    strait.save_file(tensors, link)
+    assert os.read(reader, 1 << 16) == path.read_bytes() and link.is_fifo()
+    os.close(reader)
+    link.unlink()
+    with pytest.raises(IsADirectoryError):
+        strait.save_file(tensors, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        strait.save_file(tensors, tmp_path / "none" / "file")
+    monkeypatch.chdir(tmp_path)
+    strait.save_file(tensors, "file")
+    assert os.listdir() == ["file"]
+    fd = strait.files._open_unnamed(".")
+    if fd >= 0:
+        os.close(fd)
+        assert unfinished(path, tensors) == []
+        assert (strait.load_file(path)["x"] == tensors["x"]).all()
