@@ -148,6 +148,8 @@ def element_of(dtype: np.dtype[Any]) -> str:
 
 def check_dtype(dtype: np.dtype[Any], element: str, what: str) -> None:
     """TypeError unless can_hold()."""
+    if element != "bytes" and not dtype.isnative:
+        raise TypeError(f"{what} is big-endian (dtype {dtype}): give its values as astype(dtype.newbyteorder('='))")
     if not can_hold(dtype, element):
         raise TypeError(
             f"{what} has dtype {dtype_name(dtype)}, which does not hold {element} values; "

@@ -141,6 +141,13 @@ Mode = Literal["auto", "raw", "top16", "tiered", "base", "split", "parts"]
 Out = TypeVar("Out")
 
 
+def default_mode(element: str, has_codebook: bool) -> Mode:
+    """For mode=None. `parts` is at most 0.3 % larger than the others, and much smaller where bits never change."""
+    if element in ("fp16", "fp32"):
+        return "parts"
+    return "split" if has_codebook else "base"
+
+
 def choice(names: dict[str, int], name: str, what: str) -> int:
     if name not in names:
         raise ValueError(f"{what} {name!r} is none of {', '.join(names)}")
@@ -227,8 +234,10 @@ def encode(
         16 MiB; a multiple of the element's size); or a PageList, read in place.
     codebook: its tables say which exponents are frequent. None: modes "raw", "base" and "parts" only.
     mode: "top16" and "tiered" code BF16; "split" is "tiered" for BF16, FP16 and FP32; "base" codes these three without
-        a codebook; "parts" codes them with or without, and leaves out bits that never change; "auto" is "tiered". None:
-        "split" with a codebook, "base" without. Values of other types are carried as they are.
+        a codebook; "parts" codes them with or without, and leaves out bits that never change; "auto" is "tiered". FP8
+        is coded by the last three alike. None: "parts" for FP16 and FP32, else "split" with a codebook and "base"
+        without: with FP16 and FP32 the smallest but for 0.3 %, by one pass. Values of other types are carried as they
+        are.
     element: what the values are. Arrays must have a matching dtype (BF16: uint16, int16, ml_dtypes.bfloat16,
         torch.bfloat16) or be bytes. None: what the dtype says, and BF16 where it says nothing.
     table: index of the codebook's table, or the class to find one for, where a PageList does not say.
@@ -247,7 +256,7 @@ def encode(
     """
     handle = codebook_handle(codebook)
     element = _element_of(pages) if element is None else element
-    mode = ("base" if handle is None else "split") if mode is None else mode
+    mode = default_mode(element, handle is not None) if mode is None else mode
     params = _abi.EncodeParams(
         size=ctypes.sizeof(_abi.EncodeParams),
         element=choice(_abi.ELEMENTS, element, "element"),

@@ -19,7 +19,7 @@ from .._abi import BLOCK_MODES, CLASS_STATS, lib
 from .._views import check_writable
 from ..chunk import Element
 from ..codebook import Codebook, codebook_handle
-from ..codec import Mode, Stats, choice, page_failure
+from ..codec import Mode, Stats, choice, default_mode, page_failure
 from ..errors import AgainError, DeviceError, InvalidError, NoSpaceError, Status
 from ..pages import TableLike, index_array
 from . import _driver
@@ -310,8 +310,8 @@ class _Batch:
 class Codec:
     """The codec of one GPU, with what it needs there: tables of the codebook, scratch, pinned memory.
 
-    codebook: None: modes "raw" and "base" only. device: the GPU's number in this process. sm_budget: multiprocessors
-        that a call may occupy; 0: all.
+    codebook: None: modes "raw", "base" and "parts" only. device: the GPU's number in this process. sm_budget:
+        multiprocessors that a call may occupy; 0: all.
 
     Calls queue work on a stream and return: see Job. They may come from any threads; those on different streams run one
     after another, so that each stream that is to run beside others wants a Codec of its own.
@@ -372,7 +372,7 @@ class Codec:
         results: memory of the GPU or pinned that receives the struct strait_result of each chunk (64 bytes), for work
             on the stream that has to know; None: only the host is told.
         """
-        mode = ("base" if self._book is None else "split") if mode is None else mode
+        mode = default_mode(element, self._book is not None) if mode is None else mode
         params = _abi.EncodeParams(
             size=ctypes.sizeof(_abi.EncodeParams),
             element=choice(_abi.ELEMENTS, element, "element"),
@@ -380,7 +380,7 @@ class Codec:
             codebook=self._book,
         )
         if self._book is None and mode not in _abi.MODES_WITHOUT_TABLES:
-            raise ValueError(f"mode {mode!r} needs a codebook; without one there are mode='raw' and mode='base'")
+            raise ValueError(f"mode {mode!r} needs a codebook; without one there are 'raw', 'base' and 'parts'")
         batch = _Batch(self.device)
         for i, (pages, out) in enumerate(items):
             request = request_for(pages, f"item {i}: pages", element, page_bytes, self._codebook, table)
