@@ -24,7 +24,7 @@ from .._parallel import Rank
 from ..service import Coding
 from ..torch import host_pool
 from .metadata import Handshake, StraitMetadata, rank_name
-from .regions import Share, cache_of, layer_numbers, order_of_cpu
+from .regions import Share, cache_of, layer_numbers, order_of_cpu, types_of
 from .scheduler import Scheduler, withheld_tokens
 from .stats import StraitPromMetrics, StraitStats
 from .worker import Options, Worker
@@ -152,7 +152,8 @@ class StraitConnector(KVConnectorBase_V1, SupportsHMA):
         whole = parallel.decode_context_parallel_size == parallel.prefill_context_parallel_size == 1
         order = _order_of(self._vllm_config)
         try:
-            cache = cache_of(kv_caches, self._kv_cache_config, self._share, order, whole)
+            types = types_of(self._vllm_config, kv_caches)
+            cache = cache_of(kv_caches, self._kv_cache_config, self._share, order, whole, types)
         except ValueError as failure:
             raise RuntimeError(f"strait: the KV cache cannot be described: {failure}") from failure
         self.worker.register(cache, any(one.is_cuda for one in kv_caches.values()))

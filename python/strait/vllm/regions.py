@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import MLAAttentionSpec
+from vllm.v1.kv_cache_interface import KVQuantMode, MLAAttentionSpec
 
 from ..codebook import ClassLike
 from ..service import Layout, Pages, Region
 from .metadata import Run
 
 if TYPE_CHECKING:
+    from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheSpec
 
 _ELEMENTS = {
@@ -24,6 +25,8 @@ _ELEMENTS = {
     torch.float8_e4m3fn: "fp8_e4m3",
     torch.float8_e5m2: "fp8_e5m2",
 }
+#: Elements of caches that vLLM has as bytes, by its name of their type. Others that begin with fp8 have scales within.
+_FP8 = {"fp8": "fp8_e4m3", "fp8_e4m3": "fp8_e4m3", "fp8_e5m2": "fp8_e5m2"}
 
 
 def layer_numbers(names: list[str]) -> dict[str, int]:
@@ -39,6 +42,21 @@ def spec_of(config: KVCacheConfig, group: int, layer: str) -> KVCacheSpec:
     spec = config.kv_cache_groups[group].kv_cache_spec
     by_layer = getattr(spec, "kv_cache_specs", None)  # UniformTypeKVCacheSpecs
     return by_layer[layer] if by_layer else spec
+
+
+def types_of(config: VllmConfig, layers: Iterable[str]) -> dict[str, str]:
+    """vLLM's name of the type of each layer's cache. A layer may have another than the engine: one that is not
+    quantised, or a draft model's."""
+    known = config.compilation_config.static_forward_context
+    of_engine = config.cache_config.cache_dtype
+    return {layer: str(getattr(known.get(layer), "kv_cache_dtype", of_engine)) for layer in layers}
+
+
+def _element_of(cache: torch.Tensor, spec: KVCacheSpec, name: str) -> str:
+    """name: vLLM's of the type. An indexer's cache, which has bytes too, is not FP8_PER_TENSOR."""
+    if cache.dtype == torch.uint8 and getattr(spec, "kv_quant_mode", None) == KVQuantMode.FP8_PER_TENSOR:
+        return _FP8.get(name, "bytes")
+    return _ELEMENTS.get(cache.dtype, "bytes")
 
 
 class Share(NamedTuple):
@@ -128,12 +146,13 @@ def _plain(cache: torch.Tensor, element: str) -> torch.Tensor:
     return cache.view(torch.uint8) if element.startswith("fp8") or element == "bytes" else cache
 
 
-def _attention(cache: torch.Tensor, blocks: int, order: str, first: int | None, total: int) -> list[_Piece]:
+def _attention(
+    cache: torch.Tensor, element: str, blocks: int, order: str, first: int | None, total: int
+) -> list[_Piece]:
     """A layer's cache, [kernel blocks, heads, tokens, K and V of a head]. A page is a block of the scheduler's, or a
     kernel block where a block has the heads of one after those of another."""
     ratio = cache.shape[0] // blocks
     count, tokens = cache.shape[1], cache.shape[2]
-    element = _ELEMENTS.get(cache.dtype, "bytes")
     heads = {"heads": count, "head_first": first or 0, "heads_total": 0 if first is None else total}
     if order:
         return _on_cpu(cache, order, ratio, element, heads)
@@ -159,10 +178,15 @@ def _undeclared(piece: _Piece) -> _Piece:
 
 
 def cache_of(
-    caches: dict[str, torch.Tensor], config: KVCacheConfig, share: Share, order: str = "", whole_tokens: bool = True
+    caches: dict[str, torch.Tensor],
+    config: KVCacheConfig,
+    share: Share,
+    order: str = "",
+    whole_tokens: bool = True,
+    types: Mapping[str, str] | None = None,
 ) -> Cache:
-    """order: of order_of_cpu(). whole_tokens: a block has all of its tokens, none of which are on other ranks. Groups
-    that vLLM does not transfer have no regions. ValueError: a cache that has no such form."""
+    """order: of order_of_cpu(). whole_tokens: a block has all of its tokens, none of which are on other ranks.
+    types: of types_of(). Groups that vLLM does not transfer have no regions. ValueError: a cache has no such form."""
     groups = {
         name: number
         for number in config.transfer_group_ids
@@ -183,7 +207,8 @@ def cache_of(
             first = share.first_of(caches[name].shape[1]) if whole_tokens else None
             heads = 0 if first is None else heads
             own_order = "" if isinstance(spec, MLAAttentionSpec) else order
-            pieces = _attention(caches[name], config.num_blocks_of(tensor), own_order, first, share.total)
+            element = _element_of(caches[name], spec, (types or {}).get(name, ""))
+            pieces = _attention(caches[name], element, config.num_blocks_of(tensor), own_order, first, share.total)
             found += [(group, numbers[name], piece if whole_tokens else _undeclared(piece)) for piece in pieces]
     places = sorted({(group, piece.nth, piece.pages) for group, _, piece in found})
     regions: dict[ClassLike, Region] = {

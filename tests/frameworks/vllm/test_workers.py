@@ -14,12 +14,16 @@ import pytest
 pytest.importorskip("vllm", reason="vllm is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
+from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
+from vllm.v1.kv_cache_interface import get_kv_quant_mode
+
 from strait._parallel import Rank
 from strait.errors import AgainError, OutOfMemoryError
 from strait.service import Coding, Pool, State, Transfer
 from strait.torch import host_pool
+from strait.vllm import StraitConnector
 from strait.vllm.metadata import Load, Peer, Prefill, StraitMetadata, key_of, rank_name, unpack_blob
-from strait.vllm.regions import Share, cache_of
+from strait.vllm.regions import Share, _element_of, cache_of
 from strait.vllm.scheduler import Scheduler
 from strait.vllm.worker import Options, Worker
 from test_vllm import Nodes
@@ -30,10 +34,11 @@ SPARE = 0x55  # what is in blocks of no request
 
 
 class Engine:
-    """The workers and the scheduler's half of one engine. kernel: tokens of a kernel block; 0: those of a block."""
+    """The workers and the scheduler's half of one engine. kernel: tokens of a kernel block; 0: those of a block. cache:
+    vLLM's name of the cache's type."""
 
-    def __init__(self, socket, tensor=1, stages=1, block=32, order="HND", kernel=0, compat="test"):
-        self.tensor, self.block, self.order = tensor, block, order
+    def __init__(self, socket, tensor=1, stages=1, block=32, order="HND", kernel=0, compat="test", cache="bfloat16"):
+        self.tensor, self.block, self.order, self.cache = tensor, block, order, cache
         self.kernel = kernel or block
         self.layers, self.heads = LAYERS // stages, max(1, HEADS // tensor)
         self.count = -(-TOKENS // block) + 3
@@ -45,7 +50,10 @@ class Engine:
             config = self.config_of(self.caches[rank])
             options = Options(str(socket), Coding.TIERED, 20.0, 20.0, 10.0, False)
             worker = self.workers[rank] = Worker(options, config, rank_name(rank), compat)
-            worker.register(cache_of(self.caches[rank], config, Share(HEADS, tensor, rank.tensor)), False)
+            types = dict.fromkeys(self.caches[rank], cache)
+            described = cache_of(self.caches[rank], config, Share(HEADS, tensor, rank.tensor), types=types)
+            self.elements = {region.element for region in described.regions.values()}
+            worker.register(described, False)
         handshakes = {rank: worker.handshake() for rank, worker in self.workers.items()}
         self.scheduler = Scheduler("engine", config, False)
         self.scheduler.set_workers(handshakes)
@@ -58,13 +66,14 @@ class Engine:
         caches = {}
         for layer in range(stage * self.layers, (stage + 1) * self.layers):
             with host_pool(1):
-                cache = torch.zeros(shape, dtype=torch.bfloat16)
+                cache = torch.zeros(shape, dtype=STR_DTYPE_TO_TORCH_DTYPE[self.cache])
             cache.view(torch.uint8).fill_(SPARE)
             caches[f"model.layers.{layer}.self_attn"] = cache.transpose(1, 2) if self.order == "NHD" else cache
         return caches
 
     def config_of(self, caches):
-        spec = SimpleNamespace(block_size=self.block, has_layer_views=True)
+        mode = get_kv_quant_mode(self.cache)
+        spec = SimpleNamespace(block_size=self.block, has_layer_views=True, kv_quant_mode=mode)
         group = SimpleNamespace(layer_names=list(caches), kv_cache_spec=spec)
         return SimpleNamespace(
             transfer_group_ids=(0,),
@@ -188,6 +197,84 @@ def test_blocks_arrive(nodes, case):
     finally:
         prefill.close()
         decode.close()
+
+
+@pytest.mark.parametrize(
+    "name, element",
+    [
+        ("fp8", "fp8_e4m3"),
+        ("fp8_e4m3", "fp8_e4m3"),
+        ("fp8_e5m2", "fp8_e5m2"),
+        ("fp8_per_token_head", "bytes"),
+        ("fp8_ds_mla", "bytes"),
+        ("int8_per_token_head", "bytes"),
+    ],
+)
+def test_caches_that_vllm_has_as_bytes(nodes, name, element):
+    """vLLM's tensors of them are uint8, or int8: their element is in the name of their type alone."""
+    prefill = Engine(nodes.daemons[0].socket, cache=name, order="NHD")
+    decode = Engine(nodes.daemons[1].socket, cache=name, block=64)
+    try:
+        assert prefill.elements == decode.elements == {element}
+        model = torch.randn(LAYERS, TOKENS, HEADS, 2 * SIZE)
+        stored = STR_DTYPE_TO_TORCH_DTYPE[name]
+        model = model.to(torch.float8_e5m2 if name == "fp8_e5m2" else torch.float8_e4m3fn).view(stored)
+        prefill.fill(model)
+        assert hand_over(view_of(prefill), view_of(decode), name) == set()
+        decode.check(model, brought=len(prefill.ids) * prefill.block)
+    finally:
+        prefill.close()
+        decode.close()
+
+
+def test_a_cache_of_fp8_does_not_meet_one_of_bf16(nodes):
+    """Also where their engines have one `compat`."""
+    prefill, decode = Engine(nodes.daemons[0].socket, cache="fp8"), Engine(nodes.daemons[1].socket)
+    try:
+        theirs, (worker,) = view_of(prefill), decode.workers.values()
+        peer = Peer("engine", "r", theirs.pools, theirs.parallel)
+        offer(prefill, "r")
+        worker.begin(StraitMetadata(loads={"r": Load([(0, 0, decode.ids)], decode.scheduler._plan(peer).source(peer))}))
+        assert worker.bad_blocks() == set(decode.ids)
+        wait_until_free(prefill, decode)
+    finally:
+        prefill.close()
+        decode.close()
+
+
+def test_the_type_of_a_layer_is_its_own(nodes, monkeypatch):
+    """Where some are not quantised, or a draft model has another type."""
+    monkeypatch.setattr("strait.vllm.connector._order_of", lambda _: "")
+    engine = Engine(nodes.daemons[0].socket, cache="fp8")
+    (caches,) = engine.caches.values()
+    names = list(caches)
+    caches[names[1]] = caches[names[1]].view(torch.bfloat16)
+    of_layers = dict(zip(names, ["fp8", "auto", "fp8_e5m2"]))
+    layers = {name: SimpleNamespace(kv_cache_dtype=one) for name, one in of_layers.items()}
+    config = SimpleNamespace(
+        compilation_config=SimpleNamespace(static_forward_context={**layers, names[3]: SimpleNamespace()}),
+        cache_config=SimpleNamespace(cache_dtype="fp8"),
+        parallel_config=SimpleNamespace(decode_context_parallel_size=1, prefill_context_parallel_size=1),
+    )
+    found = []
+    connector = SimpleNamespace(
+        _vllm_config=config,
+        _kv_cache_config=engine.config_of(caches),
+        _share=Share(HEADS, 1, 0),
+        worker=SimpleNamespace(register=lambda cache, on_gpu: found.append(cache)),
+    )
+    try:
+        StraitConnector.register_kv_caches(connector, caches)
+        elements = [found[0].regions["kv", layer].element for layer in range(LAYERS)]
+        assert elements == ["fp8_e4m3", "bf16", "fp8_e5m2", "fp8_e4m3"]
+    finally:
+        engine.close()
+
+
+def test_what_an_indexer_keeps_is_bytes():
+    """Values and their scales, which vLLM calls neither quantised nor by the name of the engine's type."""
+    spec = SimpleNamespace(kv_quant_mode=get_kv_quant_mode("auto"))
+    assert _element_of(torch.zeros(1, dtype=torch.uint8), spec, "fp8") == "bytes"
 
 
 def wait_for(workers, is_there, seconds=20):
