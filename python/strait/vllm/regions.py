@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from vllm.platforms import current_platform
-from vllm.v1.kv_cache_interface import KVQuantMode, MLAAttentionSpec
+from vllm.v1.kv_cache_interface import KVQuantMode, MambaSpec, MLAAttentionSpec
 
 from ..codebook import ClassLike
 from ..service import Layout, Pages, Region
@@ -57,6 +59,19 @@ def _element_of(cache: torch.Tensor, spec: KVCacheSpec, name: str) -> str:
     if cache.dtype == torch.uint8 and getattr(spec, "kv_quant_mode", None) == KVQuantMode.FP8_PER_TENSOR:
         return _FP8.get(name, "bytes")
     return _ELEMENTS.get(cache.dtype, "bytes")
+
+
+def _as_its_values(cache: torch.Tensor, spec: MambaSpec) -> torch.Tensor:
+    """The bytes of states, [blocks, 1, 1, bytes], as values of the type that most of them have: another costs
+    compression, not a byte."""
+    held: Counter[torch.dtype] = Counter()
+    for shape, dtype in zip(spec.shapes, spec.dtypes):
+        held[dtype] += math.prod(shape) * dtype.itemsize
+    dtype = max(held, key=held.__getitem__)
+    sizes = (cache.storage_offset() * cache.itemsize, cache.stride(0) * cache.itemsize, cache.shape[3] * cache.itemsize)
+    if dtype not in _ELEMENTS or cache.shape[1:3] != (1, 1) or any(size % dtype.itemsize for size in sizes):
+        return cache
+    return cache.view(torch.uint8)[:, 0, 0].view(dtype)[:, None, None]
 
 
 class Share(NamedTuple):
@@ -117,6 +132,11 @@ class _Piece(NamedTuple):
     region: Region  # of no group yet
     nth: int = 0  # pieces of one group that cannot share a group of the pool differ in it
 
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Of those of a group of vLLM's: what is alike in a group of the pool."""
+        return self.nth, self.pages, str(self.region.element)
+
 
 def order_of_cpu(dtype: torch.dtype, block: int, head_size: int) -> str:
     """How vLLM's attention on CPUs orders what is in a block; "": not on a CPU."""
@@ -166,7 +186,7 @@ def _attention(
 
 
 def _state(backing: torch.Tensor, config: KVCacheConfig, tensor: Any, place: int, size: int) -> _Piece:
-    """A layer whose blocks have no common shape, such as a Mamba state: bytes."""
+    """A layer whose blocks have no common shape: bytes."""
     start = backing.storage_offset() + tensor.offset + place * tensor.layer_stride
     blocks = config.num_blocks_of(tensor)
     view = torch.as_strided(backing.view(torch.uint8), (blocks, size), (tensor.block_stride, 1), start)
@@ -204,18 +224,20 @@ def cache_of(
             if not spec.has_layer_views:
                 found.append((group, numbers[name], _state(caches[name], config, tensor, place, spec.page_size_bytes)))
                 continue
-            first = share.first_of(caches[name].shape[1]) if whole_tokens else None
+            is_state = isinstance(spec, MambaSpec)
+            cache = _as_its_values(caches[name], spec) if is_state else caches[name]
+            first = share.first_of(cache.shape[1]) if whole_tokens else None
             heads = 0 if first is None else heads
-            own_order = "" if isinstance(spec, MLAAttentionSpec) else order
-            element = _element_of(caches[name], spec, (types or {}).get(name, ""))
-            pieces = _attention(caches[name], element, config.num_blocks_of(tensor), own_order, first, share.total)
+            own_order = "" if is_state or isinstance(spec, MLAAttentionSpec) else order
+            element = _element_of(cache, spec, (types or {}).get(name, ""))
+            pieces = _attention(cache, element, config.num_blocks_of(tensor), own_order, first, share.total)
             found += [(group, numbers[name], piece if whole_tokens else _undeclared(piece)) for piece in pieces]
-    places = sorted({(group, piece.nth, piece.pages) for group, _, piece in found})
+    places = sorted({(group, *piece.place) for group, _, piece in found})
     regions: dict[ClassLike, Region] = {
-        (piece.role, number): piece.region._replace(group=places.index((group, piece.nth, piece.pages)))
+        (piece.role, number): piece.region._replace(group=places.index((group, *piece.place)))
         for group, number, piece in found
     }
     by_group: dict[int, list[Group]] = {}
-    for number, (group, _, pages) in enumerate(places):
+    for number, (group, _, pages, _) in enumerate(places):
         by_group.setdefault(group, []).append(Group(number, pages))
     return Cache(regions, numbers, by_group, heads)

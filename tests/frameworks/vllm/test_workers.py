@@ -15,7 +15,7 @@ pytest.importorskip("vllm", reason="vllm is not installed")
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from vllm.utils.torch_utils import STR_DTYPE_TO_TORCH_DTYPE
-from vllm.v1.kv_cache_interface import get_kv_quant_mode
+from vllm.v1.kv_cache_interface import MambaSpec, get_kv_quant_mode
 
 from strait._parallel import Rank
 from strait.errors import AgainError, OutOfMemoryError
@@ -267,6 +267,8 @@ def test_the_type_of_a_layer_is_its_own(nodes, monkeypatch):
         StraitConnector.register_kv_caches(connector, caches)
         elements = [found[0].regions["kv", layer].element for layer in range(LAYERS)]
         assert elements == ["fp8_e4m3", "bf16", "fp8_e5m2", "fp8_e4m3"]
+        (worker,) = engine.workers.values()
+        worker.register(found[0], False)  # groups of the pool are of one type
     finally:
         engine.close()
 
@@ -275,6 +277,52 @@ def test_what_an_indexer_keeps_is_bytes():
     """Values and their scales, which vLLM calls neither quantised nor by the name of the engine's type."""
     spec = SimpleNamespace(kv_quant_mode=get_kv_quant_mode("auto"))
     assert _element_of(torch.zeros(1, dtype=torch.uint8), spec, "fp8") == "bytes"
+
+
+class OfStates(Engine):
+    """An engine whose blocks are states of layers, as vLLM packs them into one allocation: [block, 1, 1, bytes]."""
+
+    def __init__(self, socket, dtypes):
+        shapes = ((256,), (8, 16, 16))[-len(dtypes) :]  # a convolution's and an SSM's
+        self.spec = MambaSpec(block_size=32, shapes=shapes, dtypes=dtypes)
+        super().__init__(socket)
+
+    def make_caches(self, stage):
+        with host_pool(1):
+            self.blocks = torch.zeros((self.count, LAYERS, 1, 1, self.spec.page_size_bytes), dtype=torch.int8)
+        self.blocks.fill_(SPARE)
+        return {f"model.layers.{layer}.mixer": self.blocks[:, layer] for layer in range(LAYERS)}
+
+    def config_of(self, caches):
+        config = super().config_of(caches)
+        config.kv_cache_groups[0].kv_cache_spec = self.spec
+        return config
+
+
+@pytest.mark.parametrize(
+    "dtypes, element",
+    [
+        ([torch.float32], "fp32"),
+        ([torch.bfloat16, torch.bfloat16], "bf16"),
+        ([torch.float16, torch.float32], "fp32"),
+        ([torch.bfloat16, torch.int8], "bytes"),
+        ([torch.bfloat16, torch.float8_e4m3fn], "fp8_e4m3"),
+    ],
+    ids=str,
+)
+def test_states_arrive(nodes, dtypes, element):
+    """As what most of a block's bytes are."""
+    prefill, decode = (OfStates(daemon.socket, tuple(dtypes)) for daemon in nodes.daemons)
+    try:
+        assert prefill.elements == {element}
+        prefill.blocks.copy_(torch.randint(-128, 128, prefill.blocks.shape, dtype=torch.int8))
+        assert hand_over(view_of(prefill), view_of(decode), f"states {dtypes}") == set()
+        spare = [block for block in range(decode.count) if block not in decode.ids]
+        assert torch.equal(decode.blocks[decode.ids], prefill.blocks[prefill.ids])
+        assert (decode.blocks[spare] == SPARE).all()
+    finally:
+        prefill.close()
+        decode.close()
 
 
 def wait_for(workers, is_there, seconds=20):
