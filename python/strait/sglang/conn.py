@@ -22,6 +22,7 @@ import numpy as np
 import torch
 import zmq
 from numpy.typing import NDArray
+from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.disaggregation.base.conn import (
     KVArgs,
@@ -50,7 +51,7 @@ from ..errors import Error
 from ..service import Event, Pages, Reason, State
 from .endpoint import Endpoint, Link
 from .messages import HELLO_TAG, STATUS_TAG, Hello, counts_of
-from .regions import AuxBuffers, Share, groups_of, parts_of, regions_of
+from .regions import AuxBuffers, Share, groups_of, parts_of, regions_of, types_of_state
 
 logger = logging.getLogger(__name__)
 
@@ -69,9 +70,19 @@ def model_of(server_args: Any) -> Any:
         return None
 
 
-def share_of(args: KVArgs, server_args: Any, is_mla: bool) -> Share:
-    """From what both sides know: SGLang tells heads and layers to prefill ranks alone."""
-    parallel, model = get_parallel(), model_of(server_args)
+def state_of(model: Any) -> dict[int, str]:
+    """Elements of the state of Mamba and its like, as types_of_state() has them; empty: there is none, or that is not
+    told. The size says which buffer has which."""
+    try:
+        return types_of_state(mambaish_config(model).mamba2_cache_params)
+    except Exception as failure:
+        logger.debug("strait: state is moved as bytes: %s", failure)
+        return {}
+
+
+def share_of(args: KVArgs, model: Any, is_mla: bool) -> Share:
+    """From what both sides know: SGLang tells heads and layers to prefill ranks alone. model: of model_of()."""
+    parallel = get_parallel()
     heads = 0 if model is None or getattr(args, "mla_compression_ratios", None) else 1
     if heads and not is_mla:
         heads = int(model.get_total_num_kv_heads())
@@ -153,10 +164,12 @@ class StraitKVManager(CommonKVManager):
         self.aux = AuxBuffers(args.aux_data_ptrs, args.aux_data_lens, args.aux_item_lens)
         if self.aux.row_bytes > _AUX_MAX:
             raise ValueError(f"strait: metadata of {self.aux.row_bytes} bytes a request; the most is {_AUX_MAX}")
-        self.groups = groups_of(args)
-        self.share = share_of(args, server_args, bool(is_mla_backend))
+        model = model_of(server_args)
+        types = state_of(model) if any(args.state_data_ptrs) else {}
+        self.groups = groups_of(args, types)
+        self.share = share_of(args, model, bool(is_mla_backend))
         try:
-            regions = regions_of(args, bool(is_mla_backend), self.share)
+            regions = regions_of(args, bool(is_mla_backend), self.share, types)
         except ValueError as failure:
             raise ValueError(f"strait: the KV cache cannot be described: {failure}") from None
         self.tied = _are_tied(args, self.share, bool(is_mla_backend))
@@ -417,10 +430,10 @@ class StraitKVManager(CommonKVManager):
         for component, indices in enumerate(state_indices or []):
             if indices is None or len(indices) == 0:
                 continue
-            group = self.groups[component]
-            if group is None:
+            groups = self.groups[component].values()
+            if not groups:
                 raise ValueError(f"there are no buffers of state {self.kv_args.state_types[component].value}")
-            pages.append(Pages(np.asarray(indices).reshape(-1), group=group))
+            pages += [Pages(np.asarray(indices).reshape(-1), group=group) for group in groups]
         return pages
 
     def _ready_event(self, wait_event: Any) -> Any:

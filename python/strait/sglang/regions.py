@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import math
 from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -26,6 +28,7 @@ _ELEMENTS = {
     "float32": "fp32",
     "fp8_e4m3": "fp8_e4m3",
     "fp8_e5m2": "fp8_e5m2",
+    "mxfp8": "fp8_e4m3",  # its scales are a state
 }
 _DTYPES: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.uint16),
@@ -56,6 +59,8 @@ def _pages_at(address: int, size: int, item: int, element: str, what: str, part:
     if address <= 0 or item <= 0 or size < item or item % dtype.itemsize:
         raise ValueError(f"{what}: {size} bytes at {address:#x} are no pages of {item} bytes of {element}")
     count, part = size // item, part or range(item)
+    if part.start % dtype.itemsize or part.stop % dtype.itemsize:
+        raise ValueError(f"{what}: bytes {part.start} to {part.stop} of a page are no whole {element}")
     if _driver.available() and _driver.device_at(address) is not None:
         return _OnDevice(address + part.start, (count, len(part) // dtype.itemsize), dtype, item)
     memory = (ctypes.c_uint8 * (count * item)).from_address(address)
@@ -131,16 +136,38 @@ def _classes(args: KVArgs, is_mla: bool, first_layer: int) -> list[ClassLike]:
     return list(classes)
 
 
-def groups_of(args: KVArgs) -> list[int | None]:
-    """The pool's group of each state component; None: it has no buffers. Group 0 is the KV cache."""
-    groups: list[int | None] = []
-    for addresses in args.state_data_ptrs:
-        groups.append(1 + sum(group is not None for group in groups) if addresses else None)
+def types_of_state(params: Any) -> dict[int, str]:
+    """Elements of the state of Mamba and its like, by the bytes that a request has in a buffer: SGLang gives addresses
+    and sizes alone. params: SGLang's description of this rank's state in the model's configuration."""
+    dtypes = [(shape, params.dtype.conv) for shape in params.shape.conv]
+    found: dict[int, set[str]] = {}
+    for shape, dtype in [*dtypes, (params.shape.temporal, params.dtype.temporal)]:
+        element = _ELEMENTS.get(str(dtype).removeprefix("torch."), "bytes")
+        found.setdefault(math.prod(shape) * dtype.itemsize, set()).add(element)
+    return {size: elements.pop() for size, elements in found.items() if len(elements) == 1}
+
+
+def _elements_of(args: KVArgs, component: int, types: Mapping[int, str]) -> list[str]:
+    """Of the buffers of a state component."""
+    kind, items = args.state_types[component].value, args.state_item_lens[component]
+    if kind in _OF_CACHE:
+        return [_ELEMENTS.get(args.kv_cache_dtype_str, "bytes")] * len(items)
+    return [types.get(int(item), "bytes") if kind == "mamba" else "bytes" for item in items]
+
+
+def groups_of(args: KVArgs, types: Mapping[int, str]) -> list[dict[str, int]]:
+    """The pool's groups of each state component, by element; none: it has no buffers. Group 0 is the KV cache.
+    types: of types_of_state()."""
+    groups: list[dict[str, int]] = []
+    for component in range(len(args.state_data_ptrs)):
+        first = 1 + sum(map(len, groups))
+        elements = dict.fromkeys(_elements_of(args, component, types))
+        groups.append({element: first + number for number, element in enumerate(elements)})
     return groups
 
 
-def regions_of(args: KVArgs, is_mla: bool, share: Share) -> dict[ClassLike, Region]:
-    """All of a rank's buffers. ValueError: something of them has no form that a pool can have."""
+def regions_of(args: KVArgs, is_mla: bool, share: Share, types: Mapping[int, str]) -> dict[ClassLike, Region]:
+    """All of a rank's buffers. types: of types_of_state(). ValueError: something has no form that a pool can have."""
     element = _ELEMENTS.get(args.kv_cache_dtype_str, "bytes")
     classes = _classes(args, is_mla, share.first_layer)
     if not classes or len(classes) != len(args.kv_data_ptrs):
@@ -151,16 +178,14 @@ def regions_of(args: KVArgs, is_mla: bool, share: Share) -> dict[ClassLike, Regi
         pages = _pages_at(address, size, item, element, f"the pool of {cls}")
         regions[cls] = Region(pages, element=element, layout=Layout.NHD, tokens=args.page_size, **heads)
     number = 0
-    for component, group in enumerate(groups_of(args)):
-        kind = args.state_types[component].value
-        of_cache = element if kind in _OF_CACHE else "bytes"
+    for component, groups in enumerate(groups_of(args, types)):
+        kind, elements = args.state_types[component].value, _elements_of(args, component, types)
         sizes = zip(args.state_data_ptrs[component], args.state_data_lens[component], args.state_item_lens[component])
-        for buffer, (address, size, item) in enumerate(sizes):
-            assert group is not None
+        for buffer, ((address, size, item), of_buffer) in enumerate(zip(sizes, elements)):
             for part in parts_of(args, component, buffer, share, is_mla) or [StatePart(range(item), {})]:
-                pages = _pages_at(address, size, item, of_cache, f"state {kind}", part.within)
-                layout = Layout.NHD if part.declared else Layout.NONE
-                regions["other", number] = Region(pages, group=group, element=of_cache, layout=layout, **part.declared)
+                pages = _pages_at(address, size, item, of_buffer, f"state {kind}", part.within)
+                layout, group = Layout.NHD if part.declared else Layout.NONE, groups[of_buffer]
+                regions["other", number] = Region(pages, group=group, element=of_buffer, layout=layout, **part.declared)
                 number += 1
     return regions
 

@@ -116,18 +116,17 @@ class Nodes:
             daemon.stop()
 
 
-def make_pool(kind="mha", heads=HEADS, layers=LAYERS, draft=False, page=PAGE):
+def make_pool(kind="mha", heads=HEADS, layers=LAYERS, draft=False, page=PAGE, cache="bfloat16"):
     """A pool of SGLang's, of as many tokens whatever its pages are."""
     common = {"device": "cpu", "enable_memory_saver": False}
     size = (PAGES - 1) * PAGE // page * page
+    dtype = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}.get(cache, torch.bfloat16)
     if kind == "mla":
-        return MLATokenToKVPool(size, page, torch.bfloat16, 64, 16, layers, **common)
+        return MLATokenToKVPool(size, page, dtype, 64, 16, layers, **common)
     if kind == "swa":
         ids = list(range(layers))
-        return SWAKVPool(
-            size, size // 4 // PAGE * PAGE, PAGE, torch.bfloat16, heads, SIZE, ids[::2], ids[1::2], **common
-        )
-    return MHATokenToKVPool(size, page, torch.bfloat16, heads, SIZE, layers, **common)
+        return SWAKVPool(size, size // 4 // PAGE * PAGE, PAGE, dtype, heads, SIZE, ids[::2], ids[1::2], **common)
+    return MHATokenToKVPool(size, page, dtype, heads, SIZE, layers, **common)
 
 
 def bytes_at(address, size):
@@ -189,6 +188,7 @@ class Rank:
     heads, layers: those of this rank and stage.
     state: pages and bytes of a page of a second kind of memory, such as a Mamba state; or a list of Divided, of which
         the rank has its part; None: there is none.
+    elements: of each Divided, as the model's configuration tells them.
     """
 
     def __init__(
@@ -204,6 +204,7 @@ class Rank:
         stage=0,
         stages=1,
         page=PAGE,
+        elements=(),
         **pool,
     ):
         pool["page"] = page
@@ -219,7 +220,7 @@ class Rank:
         self.aux = MetadataBuffers(ROWS, hidden, torch.float32, 8)
         args = kv_class[KVClassType.KVARGS]()
         args.engine_rank, args.pp_rank, args.system_dp_rank, args.rust_http_port = rank, stage, None, None
-        args.kv_cache_dtype_str, args.kv_layout = "bfloat16", None
+        args.kv_cache_dtype_str, args.kv_layout = pool.get("cache", "bfloat16"), None
         args.kv_data_ptrs, args.kv_data_lens, args.kv_item_lens = self.pool.get_contiguous_buf_infos()
         args.kv_layer_ids, args.page_size, args.num_draft_entries = [], page, 0
         if self.draft is not None:
@@ -254,8 +255,10 @@ class Rank:
             get_total_num_kv_heads=lambda: TOTAL_HEADS if ranks > 1 or "heads" in pool else HEADS,
             num_hidden_layers=stages * pool.get("layers", LAYERS),
         )
+        told = {one[0].nbytes: element for one, element in zip(self.divided, elements)}
         with (
             mock.patch("strait.sglang.conn.model_of", lambda _: model),
+            mock.patch("strait.sglang.conn.state_of", lambda _: told),
             get_parallel().override(**wide[0], **wide[1], **wide[2], **deep) if many else nullcontext(),
         ):
             self.manager = kv_class[KVClassType.MANAGER](args, DisaggregationMode(mode), self.options, is_mla)

@@ -7,9 +7,11 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from rig import (
     BOOTSTRAPPING,
     FAILED,
@@ -22,6 +24,10 @@ from rig import (
     failure_of,
     until,
 )
+from sglang.srt.configs.mamba2 import Mamba2Config
+from sglang.srt.mem_cache.memory_pool import MambaPool
+from strait.sglang.conn import state_of
+from strait.sglang.regions import regions_of
 
 STATE = (40, 4096)  # pages and bytes of the second kind of memory
 
@@ -308,6 +314,43 @@ def test_other_pools(nodes, pool):
     source.close()
     sink.close()
     bootstrap.stop()
+
+
+@pytest.mark.parametrize("cache", ["fp8_e4m3", "fp8_e5m2"])
+@pytest.mark.parametrize("kind", ["mha", "mla", "swa"])
+def test_caches_of_fp8(nodes, kind, cache):
+    """SGLang's tensors of them are uint8: their element is in the name of their type."""
+    bootstrap = Bootstrap()
+    source, sink = (
+        Rank(node, bootstrap.address, mode, seed=seed, kind=kind, cache=cache)
+        for node, mode, seed in zip(nodes.daemons, ("prefill", "decode"), (7, None))
+    )
+    assert kind == "swa" or source.pool.store_dtype == torch.uint8
+    for rank in (source, sink):
+        manager = rank.manager
+        regions = regions_of(manager.kv_args, kind == "mla", manager.share, {})
+        assert {region.element for region in regions.values()} == {cache}
+    rooms = Rooms(source, sink)
+    rooms.check()
+    source.close()
+    sink.close()
+    bootstrap.stop()
+
+
+@pytest.mark.parametrize("ssm, element", [("float32", "fp32"), ("bfloat16", "bf16")])
+def test_the_type_of_a_state_is_told_by_the_model(monkeypatch, ssm, element):
+    """By its configuration: SGLang's own pool of such states has the sizes that go with it."""
+    monkeypatch.setenv("SGLANG_MAMBA_SSM_DTYPE", ssm)
+    config = Mamba2Config(hidden_size=64, num_heads=8, head_dim=16, state_size=16, n_groups=1, num_hidden_layers=2)
+    config.intermediate_size = 128
+    types = state_of(SimpleNamespace(hf_config=config, is_draft_model=False))
+    params = config.mamba2_cache_params
+    pool = MambaPool(size=4, spec_state_size=0, cache_params=params, mamba_layer_ids=[0, 1], device="cpu")
+    assert [types.get(item) for item in pool.get_contiguous_buf_infos()[2]] == ["bf16", "bf16", element, element]
+
+
+def test_the_type_of_a_state_is_not_told():
+    assert state_of(None) == state_of(SimpleNamespace(hf_config=SimpleNamespace())) == {}
 
 
 def test_pools_that_differ(nodes, ranks, bootstrap):

@@ -190,16 +190,25 @@ OF_STATE = {
 }
 
 
-@pytest.mark.parametrize("kind", ["Mamba", "windows"])
+KINDS = {
+    "Mamba": (MAMBA, {"state": MAMBA}),
+    "Mamba, of two types": (MAMBA, {"state": MAMBA, "elements": ("fp32", "bf16", "bf16")}),
+    "windows": (WINDOW, {"kind": "swa"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", OF_STATE)
 def test_state_is_divided_as_ranks_are(nodes, bootstrap, case, kind):
-    described, more = (MAMBA, {"state": MAMBA}) if kind == "Mamba" else (WINDOW, {"kind": "swa"})
+    described, more = KINDS[kind]
     prefill, decode = (
         Engine(node, bootstrap.address, mode, tensor=tensor, **more)
         for node, mode, tensor in zip(nodes.daemons, ("prefill", "decode"), OF_STATE[case])
     )
+    if "elements" in more:
+        assert all(list(rank.manager.groups[0]) == ["fp32", "bf16"] for rank in (*prefill.ranks, *decode.ranks))
     chance = np.random.default_rng(6)
-    count = 1 if kind == "Mamba" else 5
+    count = 5 if kind == "windows" else 1
     for number in (740, 741):
         kept = prefill.fill(chance)
         model = [chance.integers(0, 256, (count, d.outer, sum(d.groups), d.size), np.uint8) for d in described]
