@@ -56,7 +56,7 @@ from ._events import (
     progress_of,
 )
 from ._memory import Memory, alloc, find_memory
-from ._views import ArrayLike, array_view, check_dtype
+from ._views import ArrayLike, array_view, check_dtype, dtype_name, element_of
 from .codebook import ClassLike, class_of
 from .cuda._driver import available, memory_handle, on_device
 from .cuda.array import StreamLike, current_handle, device_of, event_for, view
@@ -104,7 +104,7 @@ class Region(NamedTuple):
     array: ArrayLike
     group: int = 0
     heads: int = 0
-    element: str | None = None  # None: that of the pool
+    element: str | None = None  # None: that of the pool, or of the array's type
     layout: Layout = Layout.NONE  # declared and compared, as are
     tokens: int = 0  # those in a page
     head_first: int = 0  # the model's KV head that is the first here: with tensor parallelism
@@ -230,14 +230,24 @@ def _place_on_device(address: int, device: int, extent: int, embedded: bool, wha
     return {"handle": _abi.HANDLES["cuda_ipc"], "ipc": ipc, "offset": offset}
 
 
-def _describe(cls: ClassLike, region: Region, element: str, embedded: bool) -> _abi.PoolRegion:
+def _told_by(dtype: np.dtype[Any], what: str) -> str:
+    """TypeError: integers of one byte, which hold anything."""
+    if dtype_name(dtype) in ("int8", "uint8"):
+        raise TypeError(
+            f"{what} has dtype {dtype_name(dtype)}, which does not say what it holds: name it with element=..., "
+            "'bytes' for INT8 and FP4, which are moved raw"
+        )
+    return element_of(dtype)
+
+
+def _describe(cls: ClassLike, region: Region, element: str | None, embedded: bool) -> _abi.PoolRegion:
     """A region, and how its memory is named to the daemon."""
     what = f"the pool of {cls}"
-    element = region.element or element
-    if element not in ELEMENTS:
-        raise InvalidError(f"{element!r} is no element type: one of {', '.join(ELEMENTS)}")
     device = device_of(region.array, what)
     array = array_view(region.array, what) if device is None else view(region.array, what).array
+    element = region.element or element or _told_by(array.dtype, what)
+    if element not in ELEMENTS:
+        raise InvalidError(f"{element!r} is no element type: one of {', '.join(ELEMENTS)}")
     check_dtype(array.dtype, element, what)
     geometry = geometry_of(array, what)
     role, layer = class_of(cls)
@@ -669,16 +679,19 @@ class Client:
     # ---- Making things
 
     def register(
-        self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str = "bf16", compat: str = ""
+        self, pools: Mapping[ClassLike, ArrayLike | Region], *, element: str | None = None, compat: str = ""
     ) -> Pool:
         """Registers a pool: arrays of shape [pages, ...] by class, such as ("k", 3), in memory of alloc(), or in memory
         of a GPU: torch's, cupy's, any other's, which are kept until the pool has been removed.
 
+        element: what the values are: bf16, fp16, fp32, fp8_e4m3, fp8_e5m2, or bytes, which are moved raw, as INT8 and
+            FP4 are. None: what the array's type says, and BF16 of integers of two bytes.
         compat: what else must be equal at both ends, such as "llama-8b@4f2 bf16": up to 64 printable ASCII characters.
         It may be used at once; whether the daemon could map it comes as an event POOL, or from Pool.wait(). A GPU has
         the number that it has in this process: the daemon must see the same ones in the same order
         (CUDA_VISIBLE_DEVICES).
-        ValueError: memory that a daemon cannot map.
+        ValueError: memory that a daemon cannot map. TypeError: an array of another type than `element`; integers of
+        one byte, and no element.
         """
         regions_by_class = [(cls, each if isinstance(each, Region) else Region(each)) for cls, each in pools.items()]
         described = [_describe(cls, region, element, self._embedded) for cls, region in regions_by_class]

@@ -160,7 +160,7 @@ def test_memory_that_cannot_be_a_pool_is_refused(pair, gpu, zeros):
     for wrong, error, match in [
         (zeros()[0, 0, 0, 0:0], ValueError, "has no pages"),
         (Interface(None, np.zeros(64, np.uint16).ctypes.data, (4, 16)), TypeError, "the pool of .* no memory of a GPU"),
-        (gpu.tensor(np.zeros(64, np.float32), "float32"), TypeError, "does not hold bf16"),
+        (gpu.tensor(np.zeros(64, np.uint8), "uint8"), TypeError, "'bytes' for INT8"),
     ]:
         with pytest.raises(error, match=match):
             pair[0].register({("k", 0): wrong})

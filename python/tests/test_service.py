@@ -25,6 +25,7 @@ except ImportError as failure:
 
 from daemons import Daemon, connect, until, verdicts
 
+from strait._abi import ELEMENTS
 from strait.service import Direction, EventType, Layout, Mismatch, Pages, Reason, Region, State
 
 PAGES, SHAPE = 64, (16, 4, 32)  # tokens, heads, values: 4 KiB
@@ -92,6 +93,25 @@ def test_only_memory_that_a_daemon_can_map_is_registered(alone):
     with pytest.raises(strait.InvalidError, match="fp64"):
         alone.register({("k", 0): array}, element="fp64")
     assert len(alone.register({("k", 0): array}).id) == 16
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_integers_of_one_byte_need_an_element(alone, dtype):
+    """INT8 is not BF16, and BF16 viewed as bytes is."""
+    array = np.frombuffer(service.alloc(4096), dtype).reshape(8, -1)
+    with pytest.raises(TypeError, match="'bytes' for INT8 and FP4"):
+        alone.register({("k", 0): array})
+    for element in ("bytes", "bf16", "fp8_e4m3"):
+        alone.register({("k", 0): array}, element=element)
+        alone.register({("k", 0): Region(array, element=element)})
+
+
+@pytest.mark.parametrize("dtype, element", [(np.float16, "fp16"), (np.float32, "fp32"), (np.int16, "bf16")])
+def test_the_type_of_an_array_is_its_element(alone, dtype, element):
+    array = np.frombuffer(service.alloc(4096), dtype).reshape(8, -1)
+    described = service._describe(("k", 0), Region(array), None, False)
+    assert described.element == ELEMENTS[element]
+    alone.register({("k", 0): array})
 
 
 def test_groups_and_strided_pages_are_registered(alone):
