@@ -29,10 +29,9 @@ static constexpr int NOTES_SECONDS = 30; /* for notes before a notification to b
 static const struct {
     const char *name;
     uint32_t value;
-} elements[] = {{"bytes", STRAIT_ELEMENT_BYTES},
-                {"bf16", STRAIT_ELEMENT_BF16},
-                {"fp16", STRAIT_ELEMENT_FP16},
-                {"fp32", STRAIT_ELEMENT_FP32}},
+} elements[] = {{"bytes", STRAIT_ELEMENT_BYTES},       {"bf16", STRAIT_ELEMENT_BF16},
+                {"fp16", STRAIT_ELEMENT_FP16},         {"fp32", STRAIT_ELEMENT_FP32},
+                {"fp8_e4m3", STRAIT_ELEMENT_FP8_E4M3}, {"fp8_e5m2", STRAIT_ELEMENT_FP8_E5M2}},
   roles[] = {{"other", STRAIT_ROLE_OTHER}, {"k", STRAIT_ROLE_K}, {"v", STRAIT_ROLE_V}, {"kv", STRAIT_ROLE_KV}};
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------ */
@@ -176,7 +175,7 @@ bool Engine::State::read_options(const nixl_b_params_t &params, std::string *nod
         (is_own ? own : node)[name] = value;
     }
     if (own.count("element") != 0 && !find_value(elements, own["element"], &element)) {
-        complain("element is one of bytes, bf16, fp16, fp32, not \"" + own["element"] + "\"");
+        complain("element is one of bytes, bf16, fp16, fp32, fp8_e4m3, fp8_e5m2, not \"" + own["element"] + "\"");
         return false;
     }
     if (own.count("role") != 0 && !find_value(roles, own["role"], &role)) {

@@ -160,6 +160,19 @@ def test_pages_may_be_smaller():
         target.end()
 
 
+@pytest.mark.parametrize("element", ["bytes", "bf16", "fp16", "fp32", "fp8_e4m3", "fp8_e5m2"])
+def test_memory_of_each_element(element):
+    target, agent = Target("target", f"element={element}"), make_agent("initiator", element=element)
+    try:
+        array = np.zeros(BYTES, np.uint8)
+        register(agent, array)
+        agent.add_remote_agent(target.metadata)
+        handle = prepare(agent, "READ", array, [0], target, [0], BYTES)
+        assert finish(agent, handle) == "DONE" and (array == values(7)).all()
+    finally:
+        target.end()
+
+
 @pytest.mark.parametrize("both, transport", [(True, "shm"), (False, "tcp")])
 def test_agents_with_sockets_use_shared_memory(tmp_path, both, transport):
     socket = str(tmp_path / "initiator.sock")
