@@ -1,5 +1,6 @@
 """strait.torch over libstrait-coll, with torch's own FSDP2 and DDP, on CPU tensors."""
 
+import gc
 import inspect
 import json
 import os
@@ -137,6 +138,10 @@ class FakeNccl:
         error._obj.value = self.error
         return 0
 
+    def ncclAllReduce(self, *arguments):
+        self.calls.append("all_reduce")
+        return 0
+
     def ncclCommAbort(self, comm):
         self.calls.append("abort")
         self.aborted.set()
@@ -193,6 +198,40 @@ def test_a_communicator_that_fails_is_aborted_by_the_watch(nccl, capsys):
     assert "rank 0 of 1: the communicator has failed: a rank has died" in capsys.readouterr().err
 
 
+def test_a_call_that_has_the_handle_is_not_overtaken_by_an_abort(nccl):
+    from strait.torch import communicator
+
+    made = communicator.Communicator()
+
+    def stream():
+        """The communicator fails when the call has its handle, and is not in NCCL yet."""
+        nccl.error = 6
+        assert not nccl.aborted.wait(0.3)
+        return 0
+
+    made.gpu.stream = stream
+    made.all_reduce(torch.zeros(8))
+    assert nccl.aborted.wait(20)
+    assert nccl.calls == ["all_reduce", "abort"]
+
+
+def test_a_call_that_waits_in_nccl_is_aborted(nccl, monkeypatch):
+    from strait.torch import communicator
+
+    monkeypatch.setattr(communicator, "_ENTRY_S", 0.1)
+    made = communicator.Communicator()
+
+    def wait(*_):
+        nccl.error = 6
+        assert nccl.aborted.wait(20)
+        return 5
+
+    monkeypatch.setattr(nccl, "ncclAllReduce", wait)
+    with pytest.raises(CollectiveError, match="the communicator has failed: a rank has died"):
+        made.all_reduce(torch.zeros(8))
+    assert nccl.calls == ["abort"]
+
+
 def test_all_are_closed_though_one_fails(nccl):
     from strait.torch import communicator
 
@@ -213,6 +252,7 @@ def test_a_child_leaves_the_communicators_of_its_parent(nccl):
     child = os.fork()
     if child == 0:
         status = 1
+        gc.disable()  # what earlier tests have left, of gloo, may not end without its threads, which are not here
         try:
             for made in (of_group, alone):
                 with pytest.raises(CollectiveError, match="the process that has forked"):

@@ -111,7 +111,8 @@ class Communicator:
             raise CollectiveError("this process is not a rank of the group")
         self._comm: c_void_p | None = None
         self._failure = ""
-        self._lock = threading.Lock()  # of the end of _comm
+        self._lock = threading.Condition(threading.Lock())  # of _calls and of _comm's end
+        self._calls = 0  # that have _comm
         self._handles: list[tuple[int, int, c_void_p, Any]] = []
         unique_id = self._agree()
         self._library, comm = _nccl.library(), c_void_p()
@@ -185,8 +186,24 @@ class Communicator:
 
     def _call(self, function: str, *arguments: Any) -> None:
         self.check()
-        comm = self._open()
-        _nccl.check(getattr(self._library, function)(*arguments, comm, self.gpu.stream()), function, comm)
+        with self._held() as comm:
+            result = getattr(self._library, function)(*arguments, comm, self.gpu.stream())
+            if result != 0:
+                self._open()  # watch() has aborted it
+            _nccl.check(result, function, comm)
+
+    @contextlib.contextmanager
+    def _held(self) -> Iterator[c_void_p]:
+        """The handle, which watch() does not end under a call that is on its way into NCCL."""
+        with self._lock:
+            comm = self._open()
+            self._calls += 1
+        try:
+            yield comm
+        finally:
+            with self._lock:
+                self._calls -= 1
+                self._lock.notify_all()
 
     def _open(self) -> c_void_p:
         comm = self._comm
@@ -198,29 +215,36 @@ class Communicator:
 
     def check(self) -> None:
         """CollectiveError: the communicator has failed, as when another rank has died. Every call asks this too."""
-        comm, error = self._open(), c_int()
+        with self._held() as comm:
+            self._check_handle(comm)
+
+    def _check_handle(self, comm: c_void_p) -> None:
+        error = c_int()
         _nccl.check(self._library.ncclCommGetAsyncError(comm, byref(error)), "ncclCommGetAsyncError", comm)
         if error.value != _nccl.IN_PROGRESS:
             _nccl.check(error.value, "the communicator has failed", comm)
 
     def watch(self) -> None:
         """Aborts the communicator if it has failed: the GPU stops waiting for a rank that is no more, and the next call
-        raises. What was under way is lost."""
+        raises. What was under way is lost. A call that has the handle is waited for, until it must have come into NCCL:
+        there it may wait for ever, and an abort is safe and ends it."""
         with self._lock:
             if self._comm is None:
                 return
             try:
-                self.check()
+                self._check_handle(self._comm)
                 return
             except CollectiveError as failure:
                 self._failure = str(failure)
             comm, self._comm = self._comm, None
+            self._lock.wait_for(lambda: self._calls == 0, _ENTRY_S)
         print(f"strait.torch: rank {self.rank} of {self.size}: {self._failure}", file=sys.stderr, flush=True)
         self._library.ncclCommAbort(comm)
 
     def report(self) -> str:
         """What was moved, and what of it compressed: a text for people (docs/collectives.md, "The report")."""
-        return _nccl.report(self._open())
+        with self._held() as comm:
+            return _nccl.report(comm)
 
     def is_registered(self, address: int | None = None) -> bool:
         """Whether an address lies in memory of register(); without it, whether there is any."""
@@ -228,9 +252,10 @@ class Communicator:
 
     def register(self, address: int, size: int, owner: Any) -> None:
         """ncclCommRegister, until close(). owner: kept until then, as its memory is."""
-        comm, handle = self._open(), c_void_p()
-        result = self._library.ncclCommRegister(comm, address, size, byref(handle))
-        _nccl.check(result, "ncclCommRegister", comm)
+        handle = c_void_p()
+        with self._held() as comm:
+            result = self._library.ncclCommRegister(comm, address, size, byref(handle))
+            _nccl.check(result, "ncclCommRegister", comm)
         self._handles.append((address, address + size, handle, owner))
 
     def close(self) -> None:
@@ -252,7 +277,8 @@ class Communicator:
 
     def _forget(self, why: str) -> None:
         """In a forked child: what the communicator has is left as it is, and the next call raises."""
-        self._comm, self._failure, self._lock = None, why, threading.Lock()
+        self._comm, self._failure = None, why
+        self._lock, self._calls = threading.Condition(threading.Lock()), 0
 
     def __enter__(self) -> Communicator:
         return self
@@ -267,6 +293,7 @@ class Communicator:
 # ---- Those of this process ------------------------------------------------------------------------------------------
 
 _WATCH_S = 1.0
+_ENTRY_S = 1.0  # in which a call that has the handle of a communicator comes into NCCL
 
 
 class Watch:
