@@ -24,6 +24,7 @@ static const struct type {
     {"fp32", STRAIT_ELEMENT_FP32, 3, {STRAIT_CODING_RAW, STRAIT_CODING_BASE, STRAIT_CODING_SPLIT}},
     {"fp8_e4m3", STRAIT_ELEMENT_FP8_E4M3, 2, {STRAIT_CODING_RAW, STRAIT_CODING_BASE}},
     {"fp8_e5m2", STRAIT_ELEMENT_FP8_E5M2, 2, {STRAIT_CODING_RAW, STRAIT_CODING_BASE}},
+    {"bytes", STRAIT_ELEMENT_BYTES, 1, {STRAIT_CODING_RAW}},
 };
 #define TYPES (sizeof(types) / sizeof(types[0]))
 
@@ -47,7 +48,8 @@ static const char usage[] =
     "                       nhd, hnd, tokens=N (of a page), packed (K and V in one region), cross-layer (a page of "
     "all\n"
     "                       layers together); nhd,tokens=16, which the prefill worker has, unless given\n"
-    "  --dtype TYPE         bf16, fp16, fp32, fp8_e4m3 or fp8_e5m2: the cache in that type (bf16)\n"
+    "  --dtype TYPE         bf16, fp16, fp32, fp8_e4m3 or fp8_e5m2: the cache in that type (bf16); bytes: in INT8,\n"
+    "                       which moves raw, as FP4 does\n"
     "  --json               report as JSON\n"
     "  --fault flip         turn over a bit of a page that has landed, to see the comparison fail\n"
     "  -h, --help           print this\n"
@@ -336,7 +338,7 @@ static bool set_type(void *demo, const char *text)
             ((struct demo *)demo)->element = types[i].element;
             return true;
         }
-    print_error(NULL, "--dtype: '%s' is none of bf16, fp16, fp32, fp8_e4m3, fp8_e5m2", text);
+    print_error(NULL, "--dtype: '%s' is none of bf16, fp16, fp32, fp8_e4m3, fp8_e5m2, bytes (INT8, FP4)", text);
     return false;
 }
 
@@ -345,7 +347,7 @@ int cmd_demo(int argc, char **argv)
     static char name[] = "strait demo";
     static struct demo demo = {.element = STRAIT_ELEMENT_BF16, .sink_layout = {.tokens = DEMO_TOKENS}};
     const struct cli_option list[] = {{"sink-layout", .set = set_layout},
-                                      {"dtype", .set = set_type, .values = "bf16 fp16 fp32 fp8_e4m3 fp8_e5m2"},
+                                      {"dtype", .set = set_type, .values = "bf16 fp16 fp32 fp8_e4m3 fp8_e5m2 bytes"},
                                       {"json", .flag = &demo.json},
                                       {"fault", .set = set_fault, .values = "flip"}};
     enum exit_code code;

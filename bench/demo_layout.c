@@ -106,7 +106,7 @@ static bool sort_spans(const struct spans *spans, const struct span *sorted[VALU
     return paired;
 }
 
-/* The tensor in another type. */
+/* The tensor in another type; bytes: INT8. */
 static void convert(uint8_t *dst, const struct span *span, enum strait_element element)
 {
     uint64_t seed = (uint64_t)span->class.layer * 2 + span->class.role;
@@ -124,6 +124,8 @@ static void convert(uint8_t *dst, const struct span *span, enum strait_element e
             store_le16(dst + 2 * i, narrow);
         else if (element == STRAIT_ELEMENT_FP16)
             store_le16(dst + 2 * i, collective_fp16_of(fmaxf(-65504.0f, fminf(value, 65504.0f))));
+        else if (element == STRAIT_ELEMENT_BYTES)
+            dst[i] = (uint8_t)lrintf(fmaxf(-128.0f, fminf(16.0f * value, 127.0f)));
         else
             store_le32(dst + 4 * i, wide);
     }

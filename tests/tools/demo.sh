@@ -77,6 +77,8 @@ run half "$strait" demo --sink-layout hnd,tokens=128,packed --dtype fp16 &
 runs="$runs $!"
 run eighth "$strait" demo --sink-layout cross-layer --dtype fp8_e4m3 --fault flip &
 runs="$runs $!"
+run bytes "$strait" demo --sink-layout hnd,tokens=64 --dtype bytes &
+runs="$runs $!"
 run full sh -c "'$strait' demo >/dev/full" &
 runs="$runs $!"
 for run in $runs; do wait "$run"; done
@@ -88,6 +90,7 @@ ended odd 0
 ended heads 1
 ended half 0
 ended eighth 1
+ended bytes 0
 ended full 1
 nothing_left "the demos"
 says text.out '^verified: true$' "the demo"
@@ -97,6 +100,8 @@ says flip.out '^WRONG: .*tiered: layer 5 v, page [0-9]' "a flipped bit"
 says half.out '^hnd,tokens=128,packed, of 262144 bytes: they are rearranged' "another layout"
 says half.out '^local  *copy .*  129 of 129 pages$' "another layout"
 says half.out '^verified: true$' "another layout"
+says bytes.out '^network  *tcp  *raw ' "INT8"
+says bytes.out '^verified: true$' "INT8"
 says eighth.out '^nhd,tokens=16,cross-layer, of 8192 bytes' "pages of all layers together"
 says eighth.out '^WRONG: network, base: layer 5 v, page [0-9]* (page [0-9]* of the source)' "a flipped bit"
 python3 - odd.out heads.out <<'PYTHON' || fail "the JSON of other layouts: $(cat odd.out heads.out)"
@@ -182,7 +187,7 @@ says out 'names no program' "no daemon"
 status_is 2 "$strait" demo --fault other
 status_is 2 "$strait" demo argument
 status_is 2 "$strait" demo --dtype int8
-says err "'int8' is none of bf16, fp16" "an unknown type"
+says err "'int8' is none of bf16, fp16.*, bytes (INT8, FP4)" "an unknown type"
 for layout in '' nhd, tokens=0 tokens=1025 tokens= tokens=64x sideways; do
     status_is 2 "$strait" demo --sink-layout "$layout"
     says err 'is none of nhd, hnd, packed, cross-layer, tokens=1 to tokens=1024' "the layout '$layout'"
