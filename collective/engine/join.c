@@ -8,7 +8,7 @@
 /* The version of all that ranks have to do alike: what they tell each other, how they decide, and by which operations
  * of NCCL they move messages. */
 #define JOIN_MAGIC   UINT64_C(0x3130654c4c4f4353)
-#define JOIN_VERSION 22u
+#define JOIN_VERSION 23u
 
 /* Version and settings of a rank; they must be the same on all, or all of them stay raw. */
 struct rank_config {

@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "collective/engine/ccomm.h"
+#include "collective/engine/proxy.h"
 
 /* Measures the cost of the link between ranks when a communicator is made: by all-gathers of two sizes and, where
  * compressing may pay, by the other operations that NCCL moves messages with or would be spared. Every rank measures,
@@ -168,11 +169,6 @@ static bool read_shm(struct coll_ccomm *ccomm)
     return !has_channels(ccomm) || read_time(ccomm, LINK_SHM);
 }
 
-static bool read_overflow(struct coll_ccomm *ccomm)
-{
-    return read_time(ccomm, PROBE_OVERFLOW);
-}
-
 static bool gather_times(struct coll_ccomm *ccomm)
 {
     ccomm->probe.seconds[PROBE_ENCODE] = ccomm->cost.encode;
@@ -181,20 +177,48 @@ static bool gather_times(struct coll_ccomm *ccomm)
 }
 
 /* Measures what it costs to move overflow: the heads say that messages overflow, but nothing was encoded. This also
- * uses the memory and the kernels once before a program needs them. */
+ * uses the memory and the kernels once before a program needs them. Where ranks of different hosts are connected only
+ * when something overflows (proxy.h), it does so by the connections of the start alone: from the first rank of each
+ * host to that of the next. */
 
 #define PATIENCE_NS UINT64_C(10000000000)
 
 /* In the probe's memory: values | this struct, for the kernel | values of all ranks. */
 struct overflow_probe {
-    struct exchange_job job;
+    struct exchange_job jobs[2];
     struct message_head head; /* the same for all messages: all ranks have used as many slots */
     uint32_t found;
 };
 
+/* Where ranks are many, what fills their short rings several times is enough. */
 static size_t measure_overflow_bytes(const struct coll_ccomm *ccomm)
 {
-    return measure_large(ccomm) / 2;
+    const size_t bytes = measure_large(ccomm) / 2;
+    return proxy_is_lazy(ccomm) && bytes > SMALL ? (size_t)SMALL : bytes;
+}
+
+/* How many times longer a message to each other rank takes than what was measured: those of other hosts go through one
+ * thread. */
+static double measure_overflow_share(const struct coll_ccomm *ccomm)
+{
+    return proxy_is_lazy(ccomm) ? ccomm->ranks - (double)ring_ranks_below(&ccomm->shared.here, (uint32_t)ccomm->ranks)
+                                : 1;
+}
+
+/* With few connections; -1: this rank has none. */
+static int overflow_to(const struct coll_ccomm *ccomm)
+{
+    return host_groups_next(&ccomm->shared.groups, ccomm->rank, ccomm->ranks);
+}
+
+/* The first rank of the host whose next one is this rank's. */
+static int overflow_from(const struct coll_ccomm *ccomm)
+{
+    const struct host_groups *groups = &ccomm->shared.groups;
+    int from = 0;
+    while (from < ccomm->ranks && host_groups_next(groups, from, ccomm->ranks) != ccomm->rank)
+        from++;
+    return from;
 }
 
 static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, unsigned round)
@@ -202,16 +226,22 @@ static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, u
     uint8_t *memory = ccomm->probe.memory;
     const size_t bytes = measure_overflow_bytes(ccomm);
     struct overflow_probe *place = (struct overflow_probe *)(void *)(memory + bytes);
-    struct overflow_probe overflow_probe = {.job = {.send = memory,
-                                                    .sent = (uint8_t *)&place->head,
-                                                    .receive = memory + 2 * bytes,
-                                                    .received = (uint8_t *)&place->head,
-                                                    .found = &place->found,
-                                                    .receive_stride = bytes,
-                                                    .bytes = bytes,
-                                                    .peer = -1,
-                                                    .step = 1},
-                                            .found = MESSAGE_OVERFLOWS};
+    const struct exchange_job all = {.send = memory,
+                                     .sent = (uint8_t *)&place->head,
+                                     .receive = memory + 2 * bytes,
+                                     .received = (uint8_t *)&place->head,
+                                     .found = &place->found,
+                                     .receive_stride = bytes,
+                                     .bytes = bytes,
+                                     .peer = -1,
+                                     .step = 1};
+    struct overflow_probe overflow_probe = {.jobs = {all, all}, .found = MESSAGE_OVERFLOWS};
+    if (proxy_is_lazy(ccomm)) {
+        overflow_probe.jobs[0].peer = overflow_to(ccomm);
+        overflow_probe.jobs[0].received = NULL;
+        overflow_probe.jobs[1].peer = overflow_from(ccomm);
+        overflow_probe.jobs[1].sent = NULL;
+    }
     overflow_probe.head.magic = MESSAGE_MAGIC;
     overflow_probe.head.first = round * ring_slots(&ccomm->shared.rings, bytes);
     rank_set_add(&overflow_probe.head.row, 0);
@@ -219,8 +249,13 @@ static struct overflow_probe overflow_probe_of(const struct coll_ccomm *ccomm, u
     return overflow_probe;
 }
 
-/* Moves a message of measure_overflow_bytes() from each rank to each other one as overflow is moved, between the
- * probe's events; `round` counts from 0. */
+static bool measures_overflow(const struct coll_ccomm *ccomm)
+{
+    return !proxy_is_lazy(ccomm) || overflow_to(ccomm) >= 0;
+}
+
+/* Moves a message of measure_overflow_bytes() from each rank to each other one, or by the connections that there are,
+ * as overflow is moved, between the probe's events; `round` counts from 0. */
 static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
 {
     const struct overflow_probe overflow_probe = overflow_probe_of(ccomm, round);
@@ -228,15 +263,21 @@ static bool measure_overflow(struct coll_ccomm *ccomm, unsigned round)
         (struct overflow_probe *)(void *)(ccomm->probe.memory + measure_overflow_bytes(ccomm));
     const struct gpu_exchange what = {.rings = ccomm->shared.rings,
                                       .ends = ccomm->ends,
-                                      .jobs = &place->job,
+                                      .jobs = place->jobs,
                                       .host_status = ccomm->host_status,
                                       .patience_ns = PATIENCE_NS,
                                       .pair_patience_ns = PATIENCE_NS,
-                                      .count = 1,
+                                      .count = proxy_is_lazy(ccomm) ? 2 : 1,
                                       .kind = EXCHANGE_BEHIND};
-    return ccomm->gpu->copy(place, &overflow_probe, sizeof(overflow_probe), ccomm->stream) &&
-           ccomm->gpu->event_record(ccomm->probe.begin, ccomm->stream) && ccomm->gpu->exchange(&what, ccomm->stream) &&
-           ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream);
+    return !measures_overflow(ccomm) ||
+           (ccomm->gpu->copy(place, &overflow_probe, sizeof(overflow_probe), ccomm->stream) &&
+            ccomm->gpu->event_record(ccomm->probe.begin, ccomm->stream) && ccomm->gpu->exchange(&what, ccomm->stream) &&
+            ccomm->gpu->event_record(ccomm->probe.end, ccomm->stream));
+}
+
+static bool read_overflow(struct coll_ccomm *ccomm)
+{
+    return !measures_overflow(ccomm) || read_time(ccomm, PROBE_OVERFLOW);
 }
 
 /* The same message from each rank to each other one as for LINK_EXCHANGE, through channels. */
@@ -267,13 +308,16 @@ static void set_cost(struct coll_ccomm *ccomm)
     cost->start = small;
     cost->encode = seconds[PROBE_ENCODE];
     cost->decode = seconds[PROBE_DECODE];
-    cost->overflow = seconds[PROBE_OVERFLOW] / (double)measure_overflow_bytes(ccomm);
+    cost->overflow = seconds[PROBE_OVERFLOW] / (double)measure_overflow_bytes(ccomm) * measure_overflow_share(ccomm);
 }
 
-/* The fastest link counts, and the slowest codec: others wait for it. */
-static bool counts(int which, double seconds, double before)
+/* The fastest link counts, and the slowest codec: others wait for it; of connections between some ranks the slowest,
+ * which tells of all. */
+static bool counts(const struct coll_ccomm *ccomm, int which, double seconds, double before)
 {
-    return which == PROBE_ENCODE || which == PROBE_DECODE ? seconds > before : seconds < before;
+    const bool slowest =
+        which == PROBE_ENCODE || which == PROBE_DECODE || (which == PROBE_OVERFLOW && proxy_is_lazy(ccomm));
+    return slowest ? seconds > before : seconds < before;
 }
 
 /* Nothing else can differ between ranks by now: all take the same one's measurement. */
@@ -283,7 +327,7 @@ static bool settle(struct coll_ccomm *ccomm)
     if (all == NULL)
         return false;
     for (size_t i = 0; i < (size_t)ccomm->ranks * PROBES; i++)
-        if (i < PROBES || counts((int)(i % PROBES), all[i], seconds[i % PROBES]))
+        if (i < PROBES || counts(ccomm, (int)(i % PROBES), all[i], seconds[i % PROBES]))
             seconds[i % PROBES] = all[i];
     set_cost(ccomm);
     free(all);

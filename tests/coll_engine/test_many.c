@@ -190,6 +190,35 @@ START_TEST(ranks_on_other_hosts_are_connected_when_something_does_not_fit)
 }
 END_TEST
 
+/* GPUs from this number on have no codec that is measured, which would take long for so many. */
+enum { UNMEASURED = 64 };
+
+/* Measuring connects nobody, whether links are fast or slow. */
+static void measure_links(struct rank *rank)
+{
+    const int start = 2 * ((rank->ranks + NEIGHBOURS - 1) / NEIGHBOURS);
+    fake_device_set(UNMEASURED + rank->rank);
+    rank->stream = fake_stream_make();
+    require_ok(ncclCommInitRank(&rank->comm, rank->ranks, rank->id, rank->rank));
+    ranks_meet();
+    for (long began = now_ms(); rank->rank == 0 && connected() > start; usleep(1000)) /* those that ranks met by */
+        require(now_ms() - began < 20000);
+    require(rank->rank != 0 || connected() == start);
+    rank_end(rank);
+}
+
+START_TEST(links_of_many_ranks_are_measured_by_the_connections_there_are)
+{
+    enum { RANKS = 66 };
+    setenv("STRAIT_COLL", "auto", 1);
+    links_begin(0, _i == 0 ? 0 : 10000000);
+    for (int i = 0; i < RANKS; i++)
+        fake_gpu.hosts[UNMEASURED + i] = 1 + (uint32_t)(i / NEIGHBOURS);
+    ranks_start(RANKS, measure_links, NULL);
+    require(fake_gpu.taken > 0);
+}
+END_TEST
+
 /* Grouped, so that records are awaited, and again and again, so that levels change on all hosts alike: NCCL would not
  * get the same sizes from all ranks otherwise. */
 static void gather_in_groups(struct rank *rank)
@@ -321,6 +350,7 @@ int main(int argc, char **argv)
     tcase_add_test(tests, sums_of_many_hosts_go_by_rail);
     if (is_hosts)
         return suite_run("many_hosts", tests);
+    tcase_add_loop_test(tests, links_of_many_ranks_are_measured_by_the_connections_there_are, 0, 2);
     tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 0, 1);
     tcase_add_loop_test(tests, most_operations_give_the_values_of_nccl, 0, 1);
     tcase_add_loop_test(tests, all_reduce_gives_every_rank_the_sum, 0, 1);

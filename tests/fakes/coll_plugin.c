@@ -110,6 +110,7 @@ static void leave(int before)
 struct block {
     _Alignas(256) struct block *next;
     size_t size;
+    void *start; /* of the host's memory that it lies in */
 };
 
 static struct block *allocations;
@@ -126,19 +127,22 @@ static bool is_ours(const void *memory)
     return found;
 }
 
+/* Zeros are the system's, which takes memory for them when they are written: many ranks measure links by much of it. */
 static void *allocate_any(size_t size, bool zero)
 {
-    void *memory = NULL;
+    enum { ALIGNED = _Alignof(struct block) };
     if (!can_make())
         return NULL;
-    demand(posix_memalign(&memory, 256, sizeof(struct block) + size) == 0);
-    struct block *block = memory;
+    uint8_t *start = calloc(1, sizeof(struct block) + size + ALIGNED);
+    demand(start != NULL);
+    struct block *block = (struct block *)(void *)(start + (-(uintptr_t)start & (ALIGNED - 1)));
     block->size = size;
+    block->start = start;
     pthread_mutex_lock(&allocations_lock);
     block->next = allocations;
     allocations = block;
     pthread_mutex_unlock(&allocations_lock);
-    return memset(block + 1, zero ? 0 : 0xa5, size);
+    return zero ? block + 1 : memset(block + 1, 0xa5, size);
 }
 
 /* CUDA waits for all of the device. */
@@ -155,7 +159,7 @@ static void release(void *memory)
     *at = block->next;
     pthread_mutex_unlock(&allocations_lock);
     unmade();
-    free(block);
+    free(block->start);
 }
 
 static void *allocate(size_t size, bool zero)
