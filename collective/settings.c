@@ -53,15 +53,25 @@ static struct coll_sizes table_of(const char *name)
     return sizes;
 }
 
+/* Returns the number that the value begins with, of digits alone, and what is behind it; 0: it begins with none. Spaces
+ * and signs, which strtoul accepts, would make another number of it. */
+static unsigned long digits_of(const char *value, const char **behind)
+{
+    char *end = NULL;
+    const bool is_number = value[0] >= '0' && value[0] <= '9';
+    const unsigned long number = is_number ? strtoul(value, &end, 10) : 0;
+    *behind = is_number ? end : value;
+    return number;
+}
+
 /* Returns milliseconds, up to an hour: `5` is seconds, `200ms` milliseconds. */
 static unsigned wait_of(const char *name)
 {
     enum { USUAL_S = 5, MOST_MS = 3600 * 1000 };
-    const char *value = setting(name);
-    char *end = NULL;
+    const char *value = setting(name), *end;
     if (value == NULL)
         return USUAL_S * 1000;
-    const unsigned long number = strtoul(value, &end, 10), unit = strcmp(end, "ms") == 0 ? 1 : 1000;
+    const unsigned long number = digits_of(value, &end), unit = strcmp(end, "ms") == 0 ? 1 : 1000;
     if (number >= 1 && number <= MOST_MS / unit && (unit == 1 || *end == '\0'))
         return (unsigned)(number * unit);
     coll_log("%s=%s is not understood: taken as %d", name, value, USUAL_S);
@@ -71,11 +81,10 @@ static unsigned wait_of(const char *name)
 /* Returns a number from 1 to 65535; 0: not set, or not understood. */
 static unsigned number_of(const char *name)
 {
-    const char *value = setting(name);
-    char *end = NULL;
+    const char *value = setting(name), *end;
     if (value == NULL)
         return 0;
-    const unsigned long number = value[0] >= '0' && value[0] <= '9' ? strtoul(value, &end, 10) : 0;
+    const unsigned long number = digits_of(value, &end);
     if (number >= 1 && number <= UINT16_MAX && *end == '\0')
         return (unsigned)number;
     coll_log("%s=%s is not understood: not used", name, value);
@@ -151,21 +160,23 @@ static unsigned find(const char *const names[], unsigned count, const char *name
 static uint64_t size_of(const char *text, size_t size)
 {
     char digits[24];
-    char *end;
+    const char *end;
     if (size == strlen(NEVER) && memcmp(text, NEVER, size) == 0)
         return COLL_SIZES_NEVER;
-    if (size == 0 || size >= sizeof(digits) || text[0] < '0' || text[0] > '9')
+    if (size == 0 || size >= sizeof(digits))
         return 0;
     memcpy(digits, text, size);
     digits[size] = '\0';
-    const unsigned long long number = strtoull(digits, &end, 10);
+    const uint64_t number = digits_of(digits, &end);
+    if (end == digits)
+        return 0;
     const char *const units = "KMG", *unit = *end != '\0' ? strchr(units, *end) : NULL;
     const unsigned shift = unit != NULL ? 10 * (unsigned)(unit - units + 1) : 0;
     if (*end != '\0' && (unit == NULL || end[1] != '\0'))
         return 0;
     if (number > (COLL_SIZES_NEVER - 1) >> shift)
         return 0;
-    return number == 0 ? 1 : (uint64_t)number << shift;
+    return number == 0 ? 1 : number << shift;
 }
 
 static bool read_entry(struct coll_sizes *sizes, const char *entry, size_t size)

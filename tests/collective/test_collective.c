@@ -235,6 +235,42 @@ TEST(more_ranks_than_there_may_be_stay_raw)
     ck_assert_str_eq(args.why, "more than 1024 ranks");
 }
 
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+/* By the setting's text: milliseconds of STRAIT_COLL_WAIT, and STRAIT_COLL_SMS. */
+static const struct {
+    const char *text;
+    unsigned wait_ms, sms;
+} numbers[] = {
+    {"", 5000, 0},
+    {"7", 7000, 7},
+    {"3600", 3600000, 3600},
+    {"3601", 5000, 3601},
+    {"200ms", 200, 0},
+    {"3600001ms", 5000, 0},
+    {"0", 5000, 0},
+    {"0ms", 5000, 0},
+    {"7s", 5000, 0},
+    {"ms", 5000, 0},
+    {" 7", 5000, 0},
+    {"7 ", 5000, 0},
+    {"+7", 5000, 0},
+    {"-7", 5000, 0},
+    {"-18446744073709551615", 5000, 0}, /* which is 1 where it wraps */
+    {"18446744073709551617", 5000, 0},
+    {"-18446744073709551615ms", 5000, 0},
+    {"0x7", 5000, 0},
+};
+
+TEST_LOOP(numbers_are_digits_and_nothing_else, sizeof(numbers) / sizeof(numbers[0]))
+{
+    setenv("STRAIT_COLL_WAIT", numbers[_i].text, 1);
+    setenv("STRAIT_COLL_SMS", numbers[_i].text, 1);
+    const struct coll_settings settings = coll_settings_read();
+    ck_assert_uint_eq(settings.wait_ms, numbers[_i].wait_ms);
+    ck_assert_uint_eq(settings.sms, numbers[_i].sms);
+}
+
 int main(void)
 {
     return run_tests("collective", NULL, NULL);
