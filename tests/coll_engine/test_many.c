@@ -331,10 +331,12 @@ START_TEST(eight_ranks_start_again_and_again)
 }
 END_TEST
 
-/* `test_coll_many long`: only what takes long; `hosts`: only what several hosts do. */
+/* `test_coll_many long`: only what takes long; `hosts`: only what several hosts do; `measured`: only what measures
+ * links. */
 int main(int argc, char **argv)
 {
     const bool is_long = argc > 1 && strcmp(argv[1], "long") == 0;
+    const bool is_measured = argc > 1 && strcmp(argv[1], "measured") == 0;
     const bool is_hosts = argc > 1 && strcmp(argv[1], "hosts") == 0;
     TCase *tests = tcase_create("many");
     tcase_add_checked_fixture(tests, set_up, NULL);
@@ -345,12 +347,15 @@ int main(int argc, char **argv)
         tcase_add_loop_test(tests, eight_ranks_start_again_and_again, 0, 10);
         return suite_run("many_long", tests);
     }
+    if (is_measured) {
+        tcase_add_loop_test(tests, links_of_many_ranks_are_measured_by_the_connections_there_are, 0, 2);
+        return suite_run("many_measured", tests);
+    }
     tcase_add_test(tests, ranks_on_other_hosts_are_connected_when_something_does_not_fit);
     tcase_add_test(tests, levels_are_raised_by_all_hosts_alike);
     tcase_add_test(tests, sums_of_many_hosts_go_by_rail);
     if (is_hosts)
         return suite_run("many_hosts", tests);
-    tcase_add_loop_test(tests, links_of_many_ranks_are_measured_by_the_connections_there_are, 0, 2);
     tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 0, 1);
     tcase_add_loop_test(tests, most_operations_give_the_values_of_nccl, 0, 1);
     tcase_add_loop_test(tests, all_reduce_gives_every_rank_the_sum, 0, 1);
