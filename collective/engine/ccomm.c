@@ -1,5 +1,6 @@
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "collective/engine/ccomm.h"
 
@@ -46,24 +47,48 @@ unsigned ccomm_local_class(const struct coll_ccomm *ccomm, const struct coll_cal
 bool ccomm_gather(struct coll_ccomm *ccomm, const void *own, size_t size)
 {
     uint8_t *sent = ccomm->gathered + size * (size_t)ccomm->ranks;
-    return ccomm->gpu->copy(sent, own, size, ccomm->stream) &&
-           ccomm->host.nccl->AllGather(sent, ccomm->gathered, size, COLL_UINT8, ccomm->comm, ccomm->stream) ==
-               COLL_SUCCESS;
+    const bool copied = ccomm->gpu->copy(sent, own, size, ccomm->stream);
+    /* In any case, as the others wait for it. */
+    return ccomm->host.nccl->AllGather(sent, ccomm->gathered, size, COLL_UINT8, ccomm->comm, ccomm->stream) ==
+               COLL_SUCCESS &&
+           copied;
+}
+
+/* Looks at once, and less and less often: by a fifth of the time that it takes at most it is late. */
+bool ccomm_wait(struct coll_ccomm *ccomm)
+{
+    enum { LOOK_NS = 20000, LOOK_NS_MAX = 20000000 };
+    const struct gpu_ops *gpu = ccomm->gpu;
+    const bool recorded = gpu->event_record(ccomm->joined, ccomm->stream);
+    for (long ns = LOOK_NS; recorded && !gpu->event_over(ccomm->joined); ns += ns < LOOK_NS_MAX ? ns / 4 : 0) {
+        if (ccomm_has_failed(ccomm))
+            return false;
+        nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+    }
+    return gpu->stream_wait(ccomm->stream);
 }
 
 void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size)
 {
     void *all = calloc((size_t)ccomm->ranks, size);
-    if (all != NULL && ccomm->gpu->copy(all, ccomm->gathered, size * (size_t)ccomm->ranks, ccomm->stream) &&
+    if (all != NULL && ccomm_wait(ccomm) &&
+        ccomm->gpu->copy(all, ccomm->gathered, size * (size_t)ccomm->ranks, ccomm->stream) &&
         ccomm->gpu->stream_wait(ccomm->stream))
         return all;
     free(all);
     return NULL;
 }
 
+/* What a rank gathers that is good: different each time, so that no record of before is taken for it. */
+static uint64_t vote_of(const struct coll_ccomm *ccomm)
+{
+    return UINT64_C(0x676f6f6400000000) + ccomm->votes;
+}
+
 bool ccomm_gather_good(struct coll_ccomm *ccomm, bool good)
 {
-    const uint64_t own = good;
+    ccomm->votes++;
+    const uint64_t own = good ? vote_of(ccomm) : 0;
     return ccomm_gather(ccomm, &own, sizeof(own));
 }
 
@@ -73,7 +98,7 @@ bool ccomm_all_good(struct coll_ccomm *ccomm, bool *all)
     const bool moved = good != NULL;
     *all = moved;
     for (int rank = 0; rank < ccomm->ranks && *all; rank++)
-        *all = good[rank] == 1;
+        *all = good[rank] == vote_of(ccomm);
     free(good);
     return moved;
 }
@@ -93,6 +118,14 @@ void ccomm_fail(struct coll_ccomm *ccomm, coll_result result, const char *why)
     pthread_mutex_unlock(&ccomm->lock);
     if (first)
         ccomm->host.log("communicator %p, rank %d of %d: %s", (void *)ccomm->comm, ccomm->rank, ccomm->ranks, why);
+}
+
+bool ccomm_has_failed(struct coll_ccomm *ccomm)
+{
+    pthread_mutex_lock(&ccomm->lock);
+    const bool failed = ccomm->failed != COLL_SUCCESS;
+    pthread_mutex_unlock(&ccomm->lock);
+    return failed;
 }
 
 void ccomm_abort_kernels(struct coll_ccomm *ccomm)

@@ -42,6 +42,7 @@ struct link_probe {
     gpu_event begin, end;
     double seconds[PROBES]; /* 0: not measured */
     bool over;              /* nothing more is measured; the same on all ranks */
+    bool bad, raw;          /* something has failed here; on some rank, so that all stay raw */
 };
 
 /* Memory with the channels of shm.h, if ranks have some. */
@@ -94,6 +95,7 @@ struct coll_ccomm {
     coll_stream stream;          /* used while joining */
     struct coll_join_args *args; /* while joining */
     uint8_t *gathered;           /* in the GPU's memory: what was gathered from all ranks, then this rank's own */
+    uint64_t votes;              /* by ccomm_gather_good */
     struct coll_ccomm *next;     /* in the list of those that could not be freed */
 };
 
@@ -107,9 +109,16 @@ enum coll_operation ccomm_local_class_operation(const struct coll_ccomm *ccomm, 
 /* Gathers a record from each rank, on the communicator's GPU and stream: ccomm_gather in a group that the caller opens,
  * ccomm_gathered after it. One gather at a time. */
 enum { CCOMM_GATHER_MAX = 256 }; /* bytes of a record, whatever the number of ranks */
+/* False: the others get no record of this rank's, or one that means nothing. */
 bool ccomm_gather(struct coll_ccomm *ccomm, const void *own, size_t size);
-/* Returns the records of all ranks, to be freed; NULL: no memory, or the GPU failed. */
+/* Returns the records of all ranks, to be freed; NULL: no memory, the GPU failed, or a rank has gone. */
 void *ccomm_gathered(struct coll_ccomm *ccomm, size_t size);
+
+/* Waits for the stream while the communicator joins. False: the GPU failed, or a rank has gone, without which NCCL may
+ * never end what it moves. */
+bool ccomm_wait(struct coll_ccomm *ccomm);
+/* While it joins, that is because a rank has gone. */
+bool ccomm_has_failed(struct coll_ccomm *ccomm);
 
 /* Gathers whether all is good on each rank, in a group that the caller opens; and after it, whether it is on all of
  * them: false where that is not known. Returns false: no memory, or the GPU or NCCL failed. */
@@ -136,10 +145,11 @@ void codec_rate_assume(struct coll_ccomm *ccomm);
 
 /* measure.c: measure_prepare makes the probe, on the communicator's GPU; measure_links, which is collective, sets
  * `cost` and makes the channels of shm.h where they may pay; channels_make makes them where nothing is measured;
- * measure_end ends the probe, whether it was made or not. */
+ * measure_end ends the probe, whether it was made or not. After a failure probe.raw is set on all ranks, or, on a rank
+ * that does not know what the others know, probe.bad alone. */
 bool measure_prepare(struct coll_ccomm *ccomm);
-bool measure_links(struct coll_ccomm *const ccomms[], unsigned count);
-bool channels_make(struct coll_ccomm *const ccomms[], unsigned count);
+void measure_links(struct coll_ccomm *const ccomms[], unsigned count);
+void channels_make(struct coll_ccomm *const ccomms[], unsigned count);
 void measure_end(struct coll_ccomm *ccomm);
 
 /* join.c: joining and leaving (collective/engine.h). */

@@ -163,8 +163,8 @@ static void keep(struct coll_ccomm *ccomm)
 {
     static struct coll_ccomm *kept;
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-    ccomm->host.log("communicator %p, rank %d of %d: aborted, but its streams go on: its memory is not freed",
-                    (void *)ccomm->comm, ccomm->rank, ccomm->ranks);
+    ccomm->host.log("communicator %p, rank %d of %d: its streams go on: its memory is not freed", (void *)ccomm->comm,
+                    ccomm->rank, ccomm->ranks);
     pthread_mutex_lock(&lock);
     ccomm->next = kept;
     kept = ccomm;
@@ -290,6 +290,16 @@ void ccomms_prepare(const struct gpu_ops *gpu, const struct coll_engine_host *ho
 
 /* ---- Together ---------------------------------------------------------------------------------------------------- */
 
+/* Either all ranks of a communicator stay raw, or this one does not know what the others do. */
+static void take_failure(struct coll_join_args *args)
+{
+    struct coll_ccomm *ccomm = args->candidate;
+    if (ccomm->probe.raw)
+        args->able = ccomm_stay_raw(ccomm, "a rank has failed, or was too late, while links were measured");
+    else if (ccomm->probe.bad)
+        ccomm_fail(ccomm, COLL_INTERNAL_ERROR, "links could not be measured");
+}
+
 static void measure(struct coll_join_args *joins, unsigned count)
 {
     struct coll_ccomm **ccomms = calloc(count, sizeof(*ccomms));
@@ -298,11 +308,13 @@ static void measure(struct coll_join_args *joins, unsigned count)
         for (unsigned i = 0; i < count; i++)
             if (joins[i].able && joins[i].candidate->forced == (forced != 0))
                 ccomms[able++] = joins[i].candidate;
-        if (able > 0 && !(forced != 0 ? channels_make(ccomms, able) : measure_links(ccomms, able)))
-            for (unsigned i = 0; i < able; i++)
-                ccomm_fail(ccomms[i], COLL_INTERNAL_ERROR, "links could not be measured");
+        if (able > 0)
+            (forced != 0 ? channels_make : measure_links)(ccomms, able);
     }
     free(ccomms);
+    for (unsigned i = 0; i < count; i++)
+        if (joins[i].able)
+            take_failure(&joins[i]);
 }
 
 /* GB/s */
@@ -340,6 +352,21 @@ static void describe(struct coll_ccomm *ccomm, char *text, size_t size)
                         ccomm->ranks, ccomm->table);
 }
 
+/* Others need not be told that this rank has gone, as they stay raw like it. Freeing memory would wait for what NCCL
+ * moves, which never ends if a rank has gone. */
+static void discard(struct coll_ccomm *ccomm)
+{
+    const bool lost = ccomm_has_failed(ccomm);
+    ccomm->aborted |= lost;
+    if (lost || ccomm->probe.raw)
+        proxy_leave(ccomm);
+    keepalive_leave(ccomm);
+    if (lost)
+        keep(ccomm);
+    else
+        destroy(ccomm);
+}
+
 static void finish(struct coll_join_args *args)
 {
     struct coll_ccomm *ccomm = args->candidate;
@@ -347,12 +374,14 @@ static void finish(struct coll_join_args *args)
     args->candidate = NULL;
     if (!args->able) {
         if (args->why[0] == '\0')
-            snprintf(args->why, sizeof(args->why), "the ranks could not agree");
+            snprintf(args->why, sizeof(args->why), "%s",
+                     ccomm != NULL && ccomm_has_failed(ccomm) ? "a rank has ended while the ranks were joining"
+                                                              : "the ranks could not agree");
         if (ccomm != NULL)
-            destroy(ccomm);
+            discard(ccomm);
         return;
     }
-    if (ccomm->gpu->enter(ccomm->device, &before)) {
+    if (!ccomm_has_failed(ccomm) && ccomm->gpu->enter(ccomm->device, &before)) {
         measure_end(ccomm);
         ccomm->gpu->leave(before);
     }

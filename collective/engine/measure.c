@@ -7,7 +7,10 @@
 /* Measures the cost of the link between ranks when a communicator is made: by all-gathers of two sizes and, where
  * compressing may pay, by the other operations that NCCL moves messages with or would be spared. Every rank measures,
  * and the fastest link counts for all: compressing where it does not pay is worse than not compressing where it would.
- */
+ *
+ * A rank on which something fails asks NCCL for all that the others ask it for, as they would wait for it, and launches
+ * no kernel of ours any more, for which they wait ten seconds at most. In the end all vote, and stay raw if anything
+ * has failed on any of them. */
 
 /* The fastest of some rounds counts. With sends NCCL connects ranks first. */
 enum { SMALL = 64 << 10, LARGE_ALL = 128 << 20, LARGE_MAX = 16 << 20, ROUNDS = 4, LARGE_ROUNDS = 2 };
@@ -54,8 +57,10 @@ static bool begin(struct coll_ccomm *ccomm)
 static bool gather(struct coll_ccomm *ccomm, size_t size)
 {
     uint8_t *memory = ccomm->probe.memory;
-    return begin(ccomm) && ccomm->host.nccl->AllGather(memory, memory + size, size, COLL_UINT8, ccomm->comm,
-                                                       ccomm->stream) == COLL_SUCCESS;
+    const bool begun = begin(ccomm);
+    return ccomm->host.nccl->AllGather(memory, memory + size, size, COLL_UINT8, ccomm->comm, ccomm->stream) ==
+               COLL_SUCCESS &&
+           begun;
 }
 
 static bool gather_small(struct coll_ccomm *ccomm)
@@ -75,12 +80,12 @@ static bool exchange_among(struct coll_ccomm *ccomm, int first, int until, int s
     const size_t size = measure_large(ccomm);
     uint8_t *memory = ccomm->probe.memory;
     bool good = begin(ccomm);
-    for (int peer = first; peer < until && good; peer += step) {
+    for (int peer = first; peer < until; peer += step) {
         if (peer == ccomm->rank)
             continue;
-        good = nccl->Send(memory, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) == COLL_SUCCESS &&
-               nccl->Recv(memory + (size_t)(peer + 1) * size, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) ==
-                   COLL_SUCCESS;
+        good &= nccl->Send(memory, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) == COLL_SUCCESS &&
+                nccl->Recv(memory + (size_t)(peer + 1) * size, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) ==
+                    COLL_SUCCESS;
     }
     return good;
 }
@@ -108,8 +113,10 @@ static bool scatter(struct coll_ccomm *ccomm)
 {
     const size_t size = measure_large(ccomm);
     uint8_t *memory = ccomm->probe.memory;
-    return begin(ccomm) && ccomm->host.nccl->ReduceScatter(memory + size, memory, size / 2, COLL_BF16, COLL_SUM,
-                                                           ccomm->comm, ccomm->stream) == COLL_SUCCESS;
+    const bool begun = begin(ccomm);
+    return ccomm->host.nccl->ReduceScatter(memory + size, memory, size / 2, COLL_BF16, COLL_SUM, ccomm->comm,
+                                           ccomm->stream) == COLL_SUCCESS &&
+           begun;
 }
 
 static bool record(struct coll_ccomm *ccomm)
@@ -121,7 +128,7 @@ static bool read_time(struct coll_ccomm *ccomm, int which)
 {
     const struct gpu_ops *gpu = ccomm->gpu;
     struct link_probe *probe = &ccomm->probe;
-    if (!gpu->stream_wait(ccomm->stream))
+    if (!ccomm_wait(ccomm))
         return false;
     const double seconds = gpu->event_seconds(probe->begin, probe->end);
     if (seconds > 0 && (probe->seconds[which] <= 0 || seconds < probe->seconds[which]))
@@ -345,9 +352,15 @@ static bool end_if_fast(struct coll_ccomm *ccomm)
 
 /* ---- All of this process, also of several communicators ---------------------------------------------------------- */
 
-static bool each(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+/* After a rank has gone NCCL may never end what it moves: nothing more is asked for. */
+static void note(struct coll_ccomm *ccomm, bool good)
 {
-    bool all = true;
+    ccomm->probe.bad |= !good;
+    ccomm->probe.over |= !good && ccomm_has_failed(ccomm);
+}
+
+static void each(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+{
     for (unsigned i = 0; i < count; i++) {
         struct coll_ccomm *ccomm = ccomms[i];
         int before;
@@ -358,45 +371,58 @@ static bool each(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)
             good = what(ccomm);
             ccomm->gpu->leave(before);
         }
-        all &= good;
+        note(ccomm, good);
     }
-    return all;
 }
 
-static bool grouped(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+typedef void calling(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *));
+
+static void grouped_by(calling *call, struct coll_ccomm *const ccomms[], unsigned count,
+                       bool (*what)(struct coll_ccomm *))
 {
     const struct coll_table *nccl = ccomms[0]->host.nccl;
-    bool good = nccl->GroupStart() == COLL_SUCCESS && each(ccomms, count, what);
-    return nccl->GroupEnd() == COLL_SUCCESS && good;
+    bool good = nccl->GroupStart() == COLL_SUCCESS;
+    if (good)
+        call(ccomms, count, what);
+    good = nccl->GroupEnd() == COLL_SUCCESS && good;
+    for (unsigned i = 0; i < count && !good; i++)
+        note(ccomms[i], false);
 }
 
-static bool repeat(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *),
+static void grouped(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+{
+    grouped_by(each, ccomms, count, what);
+}
+
+static void repeat(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *),
                    bool (*read)(struct coll_ccomm *), unsigned rounds)
 {
-    bool good = true;
-    for (unsigned i = 0; i < rounds && good; i++)
-        good = grouped(ccomms, count, what) && each(ccomms, count, record) && each(ccomms, count, read);
-    return good;
+    for (unsigned i = 0; i < rounds; i++) {
+        grouped(ccomms, count, what);
+        each(ccomms, count, record);
+        each(ccomms, count, read);
+    }
 }
 
 /* NCCL moves something first, so that all ranks begin together. */
-static bool round_of(struct coll_ccomm *const ccomms[], unsigned count, unsigned number,
+static void round_of(struct coll_ccomm *const ccomms[], unsigned count, unsigned number,
                      bool (*together)(struct coll_ccomm *), bool (*what)(struct coll_ccomm *, unsigned number),
                      bool (*read)(struct coll_ccomm *))
 {
-    bool good = grouped(ccomms, count, together);
-    for (unsigned i = 0; i < count && good; i++) {
+    grouped(ccomms, count, together);
+    for (unsigned i = 0; i < count; i++) {
         struct coll_ccomm *ccomm = ccomms[i];
         int before;
-        if (ccomm->probe.over)
+        if (ccomm->probe.over || ccomm->probe.bad)
             continue;
-        good = ccomm->gpu->enter(ccomm->device, &before);
-        if (!good)
-            break;
-        good = what(ccomm, number);
-        ccomm->gpu->leave(before);
+        bool good = ccomm->gpu->enter(ccomm->device, &before);
+        if (good) {
+            good = what(ccomm, number);
+            ccomm->gpu->leave(before);
+        }
+        note(ccomm, good);
     }
-    return good && each(ccomms, count, read);
+    each(ccomms, count, read);
 }
 
 static bool has_not_failed(struct coll_ccomm *ccomm)
@@ -407,40 +433,71 @@ static bool has_not_failed(struct coll_ccomm *ccomm)
 static bool end_overflow(struct coll_ccomm *ccomm)
 {
     const uint64_t next = ROUNDS * ring_slots(&ccomm->shared.rings, measure_overflow_bytes(ccomm));
-    return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) &&
-           ccomm->gpu->stream_wait(ccomm->stream) && has_not_failed(ccomm);
+    return ccomm->gpu->copy(&ccomm->ends->next, &next, sizeof(next), ccomm->stream) && ccomm_wait(ccomm) &&
+           has_not_failed(ccomm);
 }
 
-static bool overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
+static void overflow_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 {
-    bool good = true;
-    for (unsigned i = 0; i < ROUNDS && good; i++)
-        good = round_of(ccomms, count, i, gather_small, measure_overflow, read_overflow);
-    return good && each(ccomms, count, end_overflow);
+    for (unsigned i = 0; i < ROUNDS; i++)
+        round_of(ccomms, count, i, gather_small, measure_overflow, read_overflow);
+    each(ccomms, count, end_overflow);
+}
+
+/* ---- Agreeing ---------------------------------------------------------------------------------------------------- */
+
+static bool gather_good(struct coll_ccomm *ccomm)
+{
+    return ccomm_gather_good(ccomm, !ccomm->probe.bad);
+}
+
+/* A rank that cannot read what the others have voted, though its own vote was good, knows nothing of them. */
+static bool accept_good(struct coll_ccomm *ccomm)
+{
+    bool all;
+    const bool moved = ccomm_all_good(ccomm, &all);
+    ccomm->probe.raw = !all && (moved || (ccomm->probe.bad && !ccomm_has_failed(ccomm)));
+    ccomm->probe.over |= !all;
+    return all;
+}
+
+/* Those of which a rank has failed are over. The times are gathered before, as reading them may fail, too. */
+static void agree(struct coll_ccomm *const ccomms[], unsigned count)
+{
+    grouped(ccomms, count, gather_times);
+    each(ccomms, count, settle);
+    grouped(ccomms, count, gather_good);
+    each(ccomms, count, accept_good);
 }
 
 /* ---- Channels ---------------------------------------------------------------------------------------------------- */
 
 /* Called for those that want channels. */
-static bool each_wanting(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+static void each_wanting(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
 {
-    bool good = true;
     for (unsigned i = 0; i < count; i++)
-        good &= !shm_wants(ccomms[i]) || each(&ccomms[i], 1, what);
-    return good;
+        if (shm_wants(ccomms[i]))
+            each(&ccomms[i], 1, what);
 }
 
-static bool grouped_wanting(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
+static void grouped_wanting(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))
 {
-    const struct coll_table *nccl = ccomms[0]->host.nccl;
-    const bool good = nccl->GroupStart() == COLL_SUCCESS && each_wanting(ccomms, count, what);
-    return nccl->GroupEnd() == COLL_SUCCESS && good;
+    grouped_by(each_wanting, ccomms, count, what);
 }
 
-bool channels_make(struct coll_ccomm *const ccomms[], unsigned count)
+static void reach_channels(struct coll_ccomm *const ccomms[], unsigned count)
 {
-    return grouped_wanting(ccomms, count, shm_gather_made) && each_wanting(ccomms, count, shm_reach) &&
-           grouped_wanting(ccomms, count, shm_gather_reached) && each_wanting(ccomms, count, shm_accept);
+    grouped_wanting(ccomms, count, shm_gather_made);
+    each_wanting(ccomms, count, shm_reach);
+    grouped_wanting(ccomms, count, shm_gather_reached);
+    each_wanting(ccomms, count, shm_accept);
+}
+
+void channels_make(struct coll_ccomm *const ccomms[], unsigned count)
+{
+    reach_channels(ccomms, count);
+    grouped_wanting(ccomms, count, gather_good);
+    each_wanting(ccomms, count, accept_good);
 }
 
 static bool any_channels(struct coll_ccomm *const ccomms[], unsigned count)
@@ -457,17 +514,12 @@ static bool gather_shm(struct coll_ccomm *ccomm)
     return !has_channels(ccomm) || gather_small(ccomm);
 }
 
-static bool shm_rounds(struct coll_ccomm *const ccomms[], unsigned count)
+static void shm_rounds(struct coll_ccomm *const ccomms[], unsigned count)
 {
-    bool good = channels_make(ccomms, count);
-    for (unsigned i = 0; i < ROUNDS && good && any_channels(ccomms, count); i++)
-        good = round_of(ccomms, count, i, gather_shm, measure_shm, read_shm);
-    return good && each(ccomms, count, has_not_failed);
-}
-
-static bool agree(struct coll_ccomm *const ccomms[], unsigned count)
-{
-    return grouped(ccomms, count, gather_times) && each(ccomms, count, settle);
+    reach_channels(ccomms, count);
+    for (unsigned i = 0; i < ROUNDS && any_channels(ccomms, count); i++)
+        round_of(ccomms, count, i, gather_shm, measure_shm, read_shm);
+    each(ccomms, count, has_not_failed);
 }
 
 static bool any_rails(struct coll_ccomm *const ccomms[], unsigned count)
@@ -478,14 +530,19 @@ static bool any_rails(struct coll_ccomm *const ccomms[], unsigned count)
     return any;
 }
 
-bool measure_links(struct coll_ccomm *const ccomms[], unsigned count)
+void measure_links(struct coll_ccomm *const ccomms[], unsigned count)
 {
-    return repeat(ccomms, count, gather_small, read_small, ROUNDS) &&
-           repeat(ccomms, count, gather_large, read_gather, ROUNDS) && overflow_rounds(ccomms, count) &&
-           agree(ccomms, count) && each(ccomms, count, end_if_fast) &&
-           repeat(ccomms, count, exchange, read_exchange, LARGE_ROUNDS) &&
-           repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS) && shm_rounds(ccomms, count) &&
-           (!any_rails(ccomms, count) || (repeat(ccomms, count, exchange_local, read_local, LARGE_ROUNDS) &&
-                                          repeat(ccomms, count, exchange_rail, read_rail, LARGE_ROUNDS))) &&
-           agree(ccomms, count);
+    repeat(ccomms, count, gather_small, read_small, ROUNDS);
+    repeat(ccomms, count, gather_large, read_gather, ROUNDS);
+    overflow_rounds(ccomms, count);
+    agree(ccomms, count);
+    each(ccomms, count, end_if_fast);
+    repeat(ccomms, count, exchange, read_exchange, LARGE_ROUNDS);
+    repeat(ccomms, count, scatter, read_scatter, LARGE_ROUNDS);
+    shm_rounds(ccomms, count);
+    if (any_rails(ccomms, count)) {
+        repeat(ccomms, count, exchange_local, read_local, LARGE_ROUNDS);
+        repeat(ccomms, count, exchange_rail, read_rail, LARGE_ROUNDS);
+    }
+    agree(ccomms, count);
 }

@@ -22,7 +22,9 @@ bool shm_gather_made(struct coll_ccomm *ccomm)
     const bool able = ccomm->gpu->has_shm();
     shm->good = able && (ccomm->rank != 0 || segment_make(&shm->segment, shm_size((uint32_t)ccomm->ranks),
                                                           (struct segment_hole){0}, &shm->info));
-    return ccomm_gather(ccomm, &shm->info, sizeof(shm->info));
+    const bool told = ccomm_gather(ccomm, &shm->info, sizeof(shm->info));
+    shm->good &= told;
+    return told;
 }
 
 static bool map_channels(struct coll_ccomm *ccomm, const struct segment_info *info)

@@ -141,6 +141,33 @@ START_TEST(abort_waits_for_no_other_work)
 }
 END_TEST
 
+/* ---- While links are measured ------------------------------------------------------------------------------------ */
+
+/* On rank 1 a launch fails, or it comes too late: all stay raw, and nothing has failed. */
+static void stay_raw(struct rank *rank)
+{
+    rank_begin(rank);
+    rank_gather(rank, rank->comm, false);
+    rank_end(rank);
+}
+
+static const char *const hosts[] = {NULL, "1", "2"};
+
+START_TEST(a_rank_that_fails_while_links_are_measured_keeps_all_raw)
+{
+    _Atomic uint32_t *fails = _i / (int)COUNT(hosts) == 0 ? &fake_gpu.refuses : &fake_gpu.lost;
+    const char *neighbours = hosts[_i % (int)COUNT(hosts)];
+    if (neighbours != NULL) {
+        setenv("STRAIT_TEST_HOSTS", neighbours, 1);
+        setenv("NCCL_SOCKET_IFNAME", "lo", 1);
+    }
+    links_begin(0, 10000000);
+    *fails = 1u << 1;
+    fake_gpu.hurry = 20;
+    ranks_start(4, stay_raw, NULL);
+}
+END_TEST
+
 /* ---- Aborted from another thread --------------------------------------------------------------------------------- */
 
 struct aborting {
@@ -304,6 +331,7 @@ int main(void)
     tcase_add_loop_test(tests, calls_after_a_failure_fail, 0, 2);
     add_ranks(tests, "abort_ends_waiting_for_messages", ranks_start, post_on_one_rank, 2, 1);
     tcase_add_test(tests, abort_waits_for_no_other_work);
+    tcase_add_loop_test(tests, a_rank_that_fails_while_links_are_measured_keeps_all_raw, 0, 2 * COUNT(hosts));
     add_ranks(tests, "a_call_under_way_keeps_what_it_uses", ranks_start, be_aborted, 2, 2);
     add_ranks(tests, "nothing_is_freed_before_the_end_of_a_group", ranks_start, end_in_group, 2, 2);
     add_ranks(tests, "revoke_ends_waiting_for_overflow", ranks_start, be_revoked, 2, 1);

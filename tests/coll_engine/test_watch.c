@@ -1,6 +1,7 @@
 /* Processes of one host see each other end (collective/engine/liveness.c), and ranks tell of it. Ranks here are
  * threads, so what others hear of rank 1 is the card of a process that stands in for it. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -238,14 +239,19 @@ static void be_watched(struct rank *rank)
     fake_stream_end(rank->stream);
 }
 
+static void stand_in_for_rank_1(const struct stand_in *peer)
+{
+    memcpy(fake_nccl.stand_in_bytes, &peer->card, sizeof(peer->card));
+    fake_nccl.stand_in_size = sizeof(peer->card);
+    fake_nccl.stand_in = 2;
+}
+
 static void play(enum wait wait, enum way way)
 {
     struct scene scene = {.wait = wait, .way = way, .peer = stand_in_start()};
     if (wait == PASSED_ON)
         setenv("STRAIT_COLL", "auto", 1);
-    memcpy(fake_nccl.stand_in_bytes, &scene.peer.card, sizeof(scene.peer.card));
-    fake_nccl.stand_in_size = sizeof(scene.peer.card);
-    fake_nccl.stand_in = 2;
+    stand_in_for_rank_1(&scene.peer);
     ranks_start(2, be_watched, &scene);
     stand_in_end(&scene.peer);
 }
@@ -259,6 +265,42 @@ END_TEST
 START_TEST(a_rank_that_leaves_or_is_stopped_is_no_error)
 {
     play(IDLE, (enum way)_i);
+}
+END_TEST
+
+/* ---- While ranks join -------------------------------------------------------------------------------------------- */
+
+static void *begin_alone(void *argument)
+{
+    rank_begin(argument);
+    return argument;
+}
+
+/* Rank 1 is held while it measures links, and its process ends: the other does not wait for it, and is told. Its thread
+ * is left behind. */
+START_TEST(a_rank_that_ends_while_links_are_measured_is_an_error_of_the_others)
+{
+    struct rank ranks[2] = {{.rank = 0, .ranks = 2}, {.rank = 1, .ranks = 2}};
+    pthread_t threads[2];
+    const struct stand_in peer = stand_in_start();
+    stand_in_for_rank_1(&peer);
+    links_begin(0, 10000000);
+    fake_gpu.holds = 1u << 1;
+    require_ok(ncclGetUniqueId(&ranks[0].id));
+    ranks[1].id = ranks[0].id;
+    for (int i = 0; i < 2; i++)
+        require(pthread_create(&threads[i], NULL, begin_alone, &ranks[i]) == 0);
+    require(pthread_detach(threads[1]) == 0);
+    await_halted();
+    usleep(1000 * UNTOLD_MS); /* the other waits */
+    const long began = now_ms();
+    stand_in_goes(&peer, KILLED);
+    require(pthread_join(threads[0], NULL) == 0);
+    require(now_ms() - began < TOLD_MS && error_of(ranks[0].comm) == COLL_REMOTE_ERROR);
+    fake_device_set(0);
+    require_ok(ncclCommAbort(ranks[0].comm));
+    fake_stream_end(ranks[0].stream);
+    stand_in_end(&peer);
 }
 END_TEST
 
@@ -306,6 +348,7 @@ int main(void)
     tcase_add_test(tests, a_forked_child_is_not_its_parent);
     tcase_add_loop_test(tests, a_rank_that_is_killed_is_an_error_of_the_others, 0, WAITS);
     tcase_add_loop_test(tests, a_rank_that_leaves_or_is_stopped_is_no_error, 0, WAYS);
+    tcase_add_test(tests, a_rank_that_ends_while_links_are_measured_is_an_error_of_the_others);
     tcase_add_test(tests, a_rank_that_is_finalized_has_left);
     return suite_run("watch", tests);
 }

@@ -37,10 +37,10 @@ static bool is_among(uint32_t devices)
     return fake_device() < 32 && (devices >> fake_device() & 1) != 0;
 }
 
-static void halt(void)
+static void halt(const _Atomic uint32_t *devices)
 {
     fake_gpu.halted++;
-    while (is_among(fake_gpu.halt))
+    while (is_among(*devices))
         usleep(200);
     fake_gpu.halted--;
 }
@@ -50,7 +50,7 @@ static bool can_work(coll_stream stream)
 {
     demand(stream != NULL && fake_stream_device(stream) == fake_device());
     if (is_among(fake_gpu.halt))
-        halt();
+        halt(&fake_gpu.halt);
     return !comes_up(&fake_gpu.fail_work);
 }
 
@@ -680,7 +680,9 @@ static bool reduce(const struct coll_reduce *argument, unsigned sm_budget, coll_
 static bool exchange(const struct gpu_exchange *argument, coll_stream stream)
 {
     const struct running running = {*argument, stream};
-    if (!can_work(stream))
+    if (is_among(fake_gpu.holds))
+        halt(&fake_gpu.holds);
+    if (!can_work(stream) || is_among(fake_gpu.refuses))
         return false;
     fake_queue(stream, run_exchange, NULL, &running, sizeof(running));
     return true;

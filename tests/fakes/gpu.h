@@ -42,6 +42,9 @@ struct fake_gpu_control {
     _Atomic uint32_t no_codec; /* bits: devices that have no codec */
     _Atomic uint32_t hurry;    /* divides patience; 0: unchanged */
     _Atomic uint32_t lost;     /* bits: devices that neither offer nor take overflow */
+    /* Bits: devices on which what moves overflow cannot be launched; on which a thread that does so is held for ever.
+     */
+    _Atomic uint32_t refuses, holds;
     _Atomic uint32_t troubled; /* bits: devices that may not run what is launched */
     /* The time that NCCL's moves take as measured by events, by device: nanoseconds, and femtoseconds per byte. */
     _Atomic uint32_t link_ns[FAKE_GPUS], link_fs[FAKE_GPUS];
