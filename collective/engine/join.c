@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "collective/engine/op.h"
+#include "transport/rank_address.h"
 
 /* The version of all that ranks have to do alike: what they tell each other, how they decide, and by which operations
  * of NCCL they move messages. */
@@ -144,14 +145,14 @@ void ccomm_abort(struct coll_ccomm *ccomm)
  * which nobody may be made to wait for. */
 static bool drain(struct coll_ccomm *ccomm)
 {
-    enum { LOOK_NS = 100 * 1000, LOOKS_MAX = 10000 };
+    enum { LOOK_NS = 100 * 1000, ABORTED_MS = 2000 };
     int before;
-    bool over = false;
     if (!ccomm->gpu->enter(ccomm->device, &before))
         return true;
-    for (int i = 0; !over && (!ccomm->aborted || i < LOOKS_MAX); i++) {
-        if (i > 0)
-            nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
+    const int64_t since_ms = now_ms();
+    bool over = ccomm->gpu->event_over(ccomm->last);
+    while (!over && (!ccomm->aborted || now_ms() - since_ms < ABORTED_MS)) {
+        nanosleep(&(struct timespec){.tv_nsec = LOOK_NS}, NULL);
         over = ccomm->gpu->event_over(ccomm->last);
     }
     ccomm->gpu->leave(before);

@@ -4,6 +4,7 @@
 #include <time.h>
 
 #include "collective/engine/ccomm.h"
+#include "transport/rank_address.h"
 
 /* A single overflow may be chance; two, the second soon after the first, are the nature of the data. So is one overflow
  * of a try: the data is what it was before. */
@@ -95,7 +96,7 @@ void levels_rest(struct level *level, uint64_t rest, uint64_t from)
 enum { COLLECTIVES = CCOMM_OPERATIONS * CCOMM_TYPES, BYTES = CCOMM_TYPES - 1 };
 
 /* Limit for awaiting a step. Normally it takes no longer than a question and its answer, as no GPU is involved. */
-enum { LOOK_NS = 20000, LOOKS_MAX = 500000 };
+enum { LOOK_NS = 20000, STEP_MS = 10000 };
 
 size_t op_classes_pairs_at(void)
 {
@@ -397,11 +398,12 @@ void op_classes_unlock(struct op_classes *classes)
 static void await_step(struct coll_ccomm *ccomm, const struct op_class *op_class, uint64_t index)
 {
     struct op_classes *classes = ccomm->shared.classes;
-    int looks = 0;
+    int64_t since_ms = 0;
     while (op_class->limit != 0 && index >= op_class->limit &&
            __atomic_load_n(&ccomm->host_status->abort, __ATOMIC_ACQUIRE) == 0) {
         op_classes_unlock(classes);
-        if (looks++ == LOOKS_MAX) {
+        since_ms = since_ms == 0 ? now_ms() : since_ms;
+        if (now_ms() - since_ms >= STEP_MS) {
             ccomm_fail(ccomm, COLL_REMOTE_ERROR, "another host has not answered");
             ccomm_abort_kernels(ccomm);
         } else {

@@ -3,13 +3,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "collective/engine/ccomm.h"
 #include "tests/fakes/exchange_thread.h"
 #include "tests/run_suite.h"
 #include "tests/support.h"
+#include "transport/rank_address.h"
 
 EXCHANGE_FN void exchange_put(uint8_t *slot, const uint8_t *values, uint64_t bytes)
 {
@@ -292,6 +295,49 @@ TEST(hosts_take_no_step_before_all_are_past_the_last)
     ck_assert_uint_eq(levels[0][second], HIGHER_LEVEL);
     side_end(&hosts[0]);
     side_end(&hosts[1]);
+}
+
+/* From then on the clock runs HURRY times as fast, for the engine and here; 0: it runs as ever. */
+static int64_t hurried_ns;
+
+static int64_t real_ns(void)
+{
+    struct timespec now;
+    require(syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now) == 0);
+    return now.tv_sec * INT64_C(1000000000) + now.tv_nsec;
+}
+
+__attribute__((visibility("default"))) int clock_gettime(clockid_t clock, struct timespec *now)
+{
+    enum { HURRY = 50 };
+    if (clock != CLOCK_MONOTONIC || hurried_ns == 0)
+        return (int)syscall(SYS_clock_gettime, clock, now);
+    const int64_t ns = hurried_ns + (real_ns() - hurried_ns) * HURRY;
+    *now = (struct timespec){.tv_sec = ns / 1000000000, .tv_nsec = ns % 1000000000};
+    return 0;
+}
+
+static void say(const char *format, ...)
+{
+    (void)format;
+}
+
+/* Ten seconds by the clock, however long the system takes for each look. */
+TEST(a_step_that_no_host_answers_is_an_error_after_ten_seconds)
+{
+    struct host host;
+    side_make(&host, 0);
+    host.ccomm->host.log = say;
+    host.common->classes.classes[CLASS].limit = 1;
+    hurried_ns = real_ns();
+    const int64_t began = now_ms();
+    unsigned levels[MOST];
+    issue_until(&host, 2, levels);
+    const int64_t took = now_ms() - began;
+    ck_assert(took >= 10000 && took < 20000);
+    ck_assert(ccomm_has_failed(host.ccomm));
+    hurried_ns = 0;
+    side_end(&host);
 }
 
 /* The last rank has one of its first operations in a group, or is late with them. */
