@@ -206,7 +206,8 @@ static struct coll_rdv *enter(const struct coll_key *key, struct coll_join_args 
     if (there != NULL)
         return there;
     if (by_server)
-        coll_log("communicator %p, rank %d of %d: the process that made the unique id is not reached",
+        coll_log("communicator %p, rank %d of %d: the process that made the unique id is not reached, or has no file "
+                 "descriptors for so many ranks (ulimit -n)",
                  (void *)args->comm, args->rank, args->ranks);
     const struct coll_key here = {.words = {key->words[0], key->words[1]}};
     if (args->ranks > gpus_here()) {

@@ -68,7 +68,8 @@ struct segment_hole {
     size_t at, size;
 };
 /* False: there is not enough memory, or no such file. All of the memory but the hole is allocated here, so that nobody
- * is killed for lack of it later. */
+ * is killed for lack of it later; where a container may not have so much, the kernel may kill one of its processes
+ * here. */
 bool segment_make(struct segment *segment, size_t size, struct segment_hole hole, struct segment_info *info);
 /* False: the segment cannot be seen from here, for example from another host. */
 bool segment_open(struct segment *segment, size_t size, const struct segment_info *info);
