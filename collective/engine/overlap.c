@@ -189,7 +189,7 @@ static bool overlap_finish_raw(const struct coll_op *op, enum plan_end end)
 /* How the work overlaps:
  *
  *   the op's stream   move head      | move what is coded | move tail      | finish tail
- *   beside it           bare_run_encode, copy own                    | check, bare_run_decode, finish head
+ *   beside it           encode, copy own                             | check, decode, finish head
  *
  * It is queued in an order that a single stream could run, so nothing waits for work behind it where streams share a
  * queue. NCCL's parts follow each other directly on one stream. */
