@@ -268,42 +268,6 @@ START_TEST(a_rank_that_leaves_or_is_stopped_is_no_error)
 }
 END_TEST
 
-/* ---- While ranks join -------------------------------------------------------------------------------------------- */
-
-static void *begin_alone(void *argument)
-{
-    rank_begin(argument);
-    return argument;
-}
-
-/* Rank 1 is held while it measures links, and its process ends: the other does not wait for it, and is told. Its thread
- * is left behind. */
-START_TEST(a_rank_that_ends_while_links_are_measured_is_an_error_of_the_others)
-{
-    struct rank ranks[2] = {{.rank = 0, .ranks = 2}, {.rank = 1, .ranks = 2}};
-    pthread_t threads[2];
-    const struct stand_in peer = stand_in_start();
-    stand_in_for_rank_1(&peer);
-    links_begin(0, 10000000);
-    fake_gpu.holds = 1u << 1;
-    require_ok(ncclGetUniqueId(&ranks[0].id));
-    ranks[1].id = ranks[0].id;
-    for (int i = 0; i < 2; i++)
-        require(pthread_create(&threads[i], NULL, begin_alone, &ranks[i]) == 0);
-    require(pthread_detach(threads[1]) == 0);
-    await_halted();
-    usleep(1000 * UNTOLD_MS); /* the other waits */
-    const long began = now_ms();
-    stand_in_goes(&peer, KILLED);
-    require(pthread_join(threads[0], NULL) == 0);
-    require(now_ms() - began < TOLD_MS && error_of(ranks[0].comm) == COLL_REMOTE_ERROR);
-    fake_device_set(0);
-    require_ok(ncclCommAbort(ranks[0].comm));
-    fake_stream_end(ranks[0].stream);
-    stand_in_end(&peer);
-}
-END_TEST
-
 /* Signs of life of this process that say that their rank has left; -1: there are not so many at all. */
 static int count_left(int ranks)
 {
@@ -320,6 +284,58 @@ static int count_left(int ranks)
     }
     return found == ranks ? left : -1;
 }
+
+/* ---- While ranks join -------------------------------------------------------------------------------------------- */
+
+static void *begin_alone(void *argument)
+{
+    rank_begin(argument);
+    return argument;
+}
+
+/* Rank 0 has opened the sign of life of the process that stands in for rank 1, and they tell each other more: slowly.
+ */
+static void hold_rank_1_soon(void)
+{
+    fake_gpu.jitter_us = 100000;
+    for (const long began = now_ms(); count_left(3) < 0; usleep(500))
+        require(now_ms() - began < PATIENCE_MS);
+    fake_gpu.halt = 1u << 1;
+}
+
+/* Rank 1 is held while ranks join, and its process ends. The other does not wait for it: while links are measured it
+ * gets a communicator that tells so, and before it one that is raw. The thread of rank 1 is left behind. */
+START_TEST(a_rank_that_ends_while_ranks_join_is_not_waited_for)
+{
+    struct rank ranks[2] = {{.rank = 0, .ranks = 2}, {.rank = 1, .ranks = 2}};
+    pthread_t threads[2];
+    const bool measures = _i == 0;
+    const struct stand_in peer = stand_in_start();
+    stand_in_for_rank_1(&peer);
+    if (measures) {
+        links_begin(0, 10000000);
+        fake_gpu.holds = 1u << 1;
+    }
+    require_ok(ncclGetUniqueId(&ranks[0].id));
+    ranks[1].id = ranks[0].id;
+    for (int i = 0; i < 2; i++)
+        require(pthread_create(&threads[i], NULL, begin_alone, &ranks[i]) == 0);
+    require(pthread_detach(threads[1]) == 0);
+    if (!measures)
+        hold_rank_1_soon();
+    await_halted();
+    usleep(1000 * UNTOLD_MS); /* the other waits */
+    const long began = now_ms();
+    stand_in_goes(&peer, KILLED);
+    require(pthread_join(threads[0], NULL) == 0);
+    require(now_ms() - began < TOLD_MS);
+    require(error_of(ranks[0].comm) == (measures ? COLL_REMOTE_ERROR : COLL_SUCCESS));
+    fake_device_set(0);
+    require_ok(ncclCommAbort(ranks[0].comm));
+    fake_stream_end(ranks[0].stream);
+    stand_in_end(&peer);
+}
+END_TEST
 
 static void finalize(struct rank *rank)
 {
@@ -348,7 +364,7 @@ int main(void)
     tcase_add_test(tests, a_forked_child_is_not_its_parent);
     tcase_add_loop_test(tests, a_rank_that_is_killed_is_an_error_of_the_others, 0, WAITS);
     tcase_add_loop_test(tests, a_rank_that_leaves_or_is_stopped_is_no_error, 0, WAYS);
-    tcase_add_test(tests, a_rank_that_ends_while_links_are_measured_is_an_error_of_the_others);
+    tcase_add_loop_test(tests, a_rank_that_ends_while_ranks_join_is_not_waited_for, 0, 2);
     tcase_add_test(tests, a_rank_that_is_finalized_has_left);
     return suite_run("watch", tests);
 }
