@@ -268,21 +268,35 @@ START_TEST(a_rank_that_leaves_or_is_stopped_is_no_error)
 }
 END_TEST
 
-/* Signs of life of this process that say that their rank has left; -1: there are not so many at all. */
-static int count_left(int ranks)
+static bool is_sign(int file)
 {
-    int found = 0, left = 0;
+    char path[32], name[64] = "";
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
+    return readlink(path, name, sizeof(name) - 1) > 0 && strstr(name, "strait-coll-rank") != NULL;
+}
+
+/* Signs of life that this process has open, and how many of these, its own, say that their rank has left. */
+static int count_signs(int *left)
+{
+    int found = 0;
     for (int file = 0; file < 1024; file++) {
-        char path[32], name[64] = "";
         uint64_t sign[2] = {0};
-        snprintf(path, sizeof(path), "/proc/self/fd/%d", file);
-        if (readlink(path, name, sizeof(name) - 1) < 0 || strstr(name, "strait-coll-rank") == NULL)
+        if (!is_sign(file))
             continue;
         found++;
+        if (left == NULL)
+            continue;
         require(pread(file, sign, sizeof(sign), 0) == sizeof(sign));
-        left += sign[1] != 0;
+        *left += sign[1] != 0;
     }
-    return found == ranks ? left : -1;
+    return found;
+}
+
+/* -1: there are not so many at all. */
+static int count_left(int ranks)
+{
+    int left = 0;
+    return count_signs(&left) == ranks ? left : -1;
 }
 
 /* ---- While ranks join -------------------------------------------------------------------------------------------- */
@@ -298,7 +312,7 @@ static void *begin_alone(void *argument)
 static void hold_rank_1_soon(void)
 {
     fake_gpu.jitter_us = 100000;
-    for (const long began = now_ms(); count_left(3) < 0; usleep(500))
+    for (const long began = now_ms(); count_signs(NULL) < 3; usleep(500))
         require(now_ms() - began < PATIENCE_MS);
     fake_gpu.halt = 1u << 1;
 }
