@@ -258,7 +258,7 @@ static bool decode_tensor(const struct decode_options *options, struct source *s
     return false;
 }
 
-static bool is_compressed(const void *head, uint64_t head_size, uint64_t size)
+static bool is_compressed(const uint8_t *head, uint64_t head_size, uint64_t size)
 {
     return container_is_file(head, head_size) && size > head_size;
 }
@@ -277,7 +277,7 @@ static bool decode_run(const struct decode_options *options)
         ok = decode_source(options, &source, NULL);
     else
         ok = source_survives(&source, options->output) &&
-             (options->operand == NULL || operand_is_output(options->operand, is_compressed, "compressed file")) &&
+             (options->operand == NULL || operand_is_output(options->operand, is_compressed, "is a compressed file")) &&
              output_open(&output, options->output, source.mode, options->force) &&
              (options->tensor != NULL ? decode_tensor(options, &source, &output)
                                       : decode_source(options, &source, &output));

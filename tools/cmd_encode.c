@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "internal/element.h"
+#include "kernels/container.h"
 #include "tools/batch.h"
 #include "tools/calibrate.h"
 #include "tools/encode_file.h"
@@ -45,10 +46,10 @@ static const char usage[] =
     "  --chunk SIZE         bytes of a chunk before compression (4M)\n"
     "  --codec NAME         variant of the codec: avx512, avx2, neon or scalar (the best here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
-    "  -o, --output OUT     the file to write, even in the place of a safetensors file\n"
+    "  -o, --output OUT     the file to write, even in the place of one that is not compressed\n"
     "  --output-dir DIR     any number of IN, also folders with all in them: write each to DIR by its name, "
     "with " SUFFIX "\n"
-    "  -f, --force          replace OUT; write to a terminal\n"
+    "  -f, --force          replace OUT, without -o only an empty or compressed file; write to a terminal\n"
     "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
     "  -h, --help           print this\n"
@@ -532,6 +533,13 @@ static bool encode_source(const struct encode_options *options, struct source *s
     return ok;
 }
 
+/* Any file may be an input, and a loss, but for what was compressed: a file, or a chunk. */
+static bool is_foreign(const uint8_t *head, uint64_t head_size, uint64_t size)
+{
+    (void)size;
+    return !container_is_file(head, head_size) && (head_size < 4 || memcmp(head, "STRC", 4) != 0);
+}
+
 /* Calibration reads the input twice, which is impossible with a pipe. */
 static bool must_spool(const struct encode_options *options, const struct source *source)
 {
@@ -548,7 +556,7 @@ static enum exit_code encode_run(const struct encode_options *options)
     if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
         return EXIT_CODE_DATA;
     ok = source_survives(&source, options->output) &&
-         (options->operand == NULL || operand_is_output(options->operand, safetensors_probe, "safetensors file")) &&
+         (options->operand == NULL || operand_is_output(options->operand, is_foreign, "is no compressed file")) &&
          (!must_spool(options, &source) || source_spool(&source));
     ok = ok && encode_source(options, &source, started, &code);
     source_close(&source);

@@ -429,18 +429,18 @@ bool output_allowed(const char *path, bool force)
     return true;
 }
 
-bool operand_is_output(const char *path, bool (*is_input)(const void *head, uint64_t head_size, uint64_t size),
-                       const char *kind)
+bool operand_is_output(const char *path, operand_kept *is_kept, const char *why)
 {
-    uint8_t head[64];
+    uint8_t head[OPERAND_HEAD_BYTES];
     struct stat info;
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    if (fd < 0)
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0)
         return true; /* nothing that could be lost, or what opening it for writing will say */
-    ssize_t got = fstat(fd, &info) == 0 && S_ISREG(info.st_mode) ? pread(fd, head, sizeof(head), 0) : 0;
-    close(fd);
-    if (got <= 0 || !is_input(head, (uint64_t)got, (uint64_t)info.st_size))
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    ssize_t got = fd < 0 ? 0 : pread(fd, head, sizeof(head), 0);
+    if (fd >= 0)
+        close(fd);
+    if (!is_kept(head, got < 0 ? 0 : (uint64_t)got, (uint64_t)info.st_size))
         return true;
-    print_error(path, "is a %s: one IN at a time; to replace this file, name it with -o", kind);
+    print_error(path, "%s: one IN at a time; to replace this file, name it with -o", why);
     return false;
 }

@@ -51,10 +51,11 @@ bool codebook_load(const char *path, struct strait_codebook **codebook);
 /* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
 bool output_allowed(const char *path, bool force);
 
-/* Whether an operand can be meant as OUT. An existing file that the command reads (`is_input`, of its first bytes and
- * its size; `kind` names such files) is more likely a further IN, as the second match of a pattern; it is left to -o to
- * name it. If not, prints to stderr. */
-bool operand_is_output(const char *path, bool (*is_input)(const void *head, uint64_t head_size, uint64_t size),
-                       const char *kind);
+/* Whether an operand can be meant as OUT. An existing file is more likely a further IN, as the second match of a
+ * pattern, if `is_kept` says so of its first bytes (none if it cannot be read) and its size; it is left to -o to name
+ * it. If not, prints to stderr `why`, what the file is. */
+#define OPERAND_HEAD_BYTES 64u
+typedef bool operand_kept(const uint8_t *head, uint64_t head_size, uint64_t size);
+bool operand_is_output(const char *path, operand_kept *is_kept, const char *why);
 
 #endif

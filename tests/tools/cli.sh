@@ -218,8 +218,26 @@ grep -q 'stdout: is the input itself' refused.err || fail "the input is stdout: 
 refused 1 'is the input itself' decode -f named.strait named.strait
 cp "$slice" first.safetensors
 cp "$slice" second.safetensors
-refused 1 'safetensors file: .*-o' encode -f first.safetensors second.safetensors
+refused 1 'no compressed file: .*-o' encode -f first.safetensors second.safetensors
 same "$slice" second.safetensors "what a pattern has matched"
+cp broken.safetensors second.bin
+chmod 000 second.bin
+refused 1 'no compressed file: .*-o' encode -f first.safetensors second.bin
+chmod 600 second.bin
+same broken.safetensors second.bin "what a pattern has matched and may not be read"
+for other in broken.safetensors cut.safetensors zeroes noise values no-tensors.safetensors; do
+    cp $other second.bin
+    refused 1 'no compressed file: .*-o' encode -f first.safetensors second.bin
+    same $other second.bin "what a pattern has matched, like $other"
+done
+printf x >second.bin
+refused 1 'no compressed file: .*-o' encode -f first.safetensors second.bin
+: >second.bin
+for size in 2000000 5; do # an empty file, and a compressed one, also of fewer bytes than a header
+    "$strait" encode -qf values second.bin && "$strait" decode -q second.bin - | cmp - values || fail "-f replaces what may be lost"
+    truncate -s $size second.bin
+done
+"$strait" encode -qf values second.bin || fail "-f replaces the beginning of a compressed file"
 "$strait" encode -qf values -o second.safetensors && "$strait" decode -q second.safetensors -o other -f &&
     same values other "a safetensors file that -o names"
 cp before second.strait
