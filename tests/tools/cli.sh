@@ -124,6 +124,57 @@ round_trip tiny.safetensors --page 16M --chunk 64M
 [ "$(wc -c <rt.strait)" -lt "$(wc -c <tiny.safetensors)" ] || fail "rows of blocks that no page has: $(wc -c <rt.strait) bytes"
 rm -f tiny.safetensors rt.*
 
+# tensors that do not shrink, whose types take turns: chunks of their own would cost more than 1 % up to 16 KiB
+python3 - <<'PYTHON' || fail "could not make tensors that take turns"
+import json, random, struct
+
+noise = random.Random(1)
+types = (("U8", 1), ("BF16", 2), ("F32", 4), ("F16", 2), ("I64", 8))
+for size in (64, 256, 504, 600, 1024, 1100, 1800, 2048, 4096, 8192, 12000, 16384):
+    for kinds in (2, 5):
+        count = max(12, 400000 // size)
+        entries = {}
+        for i in range(count):
+            dtype, width = types[i % kinds]
+            entries[f"t{i}"] = {"dtype": dtype, "shape": [size // 8 * 8 // width],
+                                "data_offsets": [i * (size // 8 * 8), (i + 1) * (size // 8 * 8)]}
+        header = json.dumps(entries).encode()
+        with open(f"turn-{size}-{kinds}.safetensors", "wb") as file:
+            file.write(struct.pack("<Q", len(header)) + header + noise.randbytes(count * (size // 8 * 8)))
+PYTHON
+for file in turn-*.safetensors; do
+    round_trip $file
+    [ $(($(wc -c <rt.strait) * 200)) -le $(($(wc -c <$file) * 201 + 200000)) ] ||
+        fail "$file grows to $(wc -c <rt.strait) of $(wc -c <$file) bytes"
+    "$strait" encode -qf -T 3 - rt.strait <$file && cat $file | "$strait" encode -q -T 1 - - | cmp - rt.strait ||
+        fail "$file by threads and from a pipe"
+done
+for options in "--mode tiered" "--mode raw" "--page 16 --mode base"; do
+    round_trip turn-4096-5.safetensors $options
+done
+"$strait" encode -qf turn-1100-5.safetensors -o rt.strait
+for number in 0 1 2 63 64 65 362; do
+    "$strait" decode -q --tensor t$number rt.strait >other
+    tail -c $(((363 - number) * 1096)) turn-1100-5.safetensors | head -c 1096 | cmp - other || fail "tensor $number of those that take turns"
+done
+# those that shrink keep chunks of their own
+python3 - <<'PYTHON' || fail "could not make tensors of which some shrink"
+import json, random, struct
+
+noise, values = random.Random(1), open("values", "rb").read()
+entries, data = {}, b""
+for i in range(300):
+    piece = noise.randbytes(1500) if i % 2 else values[3000 * (i % 40) : 3000 * (i % 40) + 3000]
+    entries[f"t{i}"] = {"dtype": "U8" if i % 2 else "BF16", "shape": [len(piece) if i % 2 else len(piece) // 2],
+                        "data_offsets": [len(data), len(data) + len(piece)]}
+    data += piece
+header = json.dumps(entries).encode()
+open("turn-some.safetensors", "wb").write(struct.pack("<Q", len(header)) + header + data)
+PYTHON
+round_trip turn-some.safetensors
+[ "$(wc -c <rt.strait)" -le $(($(wc -c <turn-some.safetensors) * 91 / 100)) ] || fail "some that shrink: $(wc -c <rt.strait) of $(wc -c <turn-some.safetensors) bytes"
+rm -f turn-*.safetensors rt.*
+
 # ---- What the bytes may depend on ---------------------------------------------------------------------------------
 
 "$strait" calibrate -q -o set "$slice"
