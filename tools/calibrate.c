@@ -353,14 +353,15 @@ static struct strait_class class_by(const struct class_rules *rules, const char 
     return rules != NULL ? class_of(rules, name) : (struct strait_class){.role = STRAIT_ROLE_OTHER, .layer = -1};
 }
 
-/* A tensor may be counted for its class, for its kind, or both. */
+/* A tensor may be counted for its class, for its kind, or both. One that no class takes counts for a kind whatever its
+ * name: second moments that an optimizer calls `v` are not cached values. */
 static bool take_tensor(struct tensors *tensors, const struct input *input, const struct safetensor *tensor,
                         const struct class_rules *rules)
 {
     const enum strait_element element = safetensors_element(tensor->dtype);
     const struct strait_class class = class_by(rules, tensor->name), none = {0};
     const bool by_class = (tensors->elements >> element & 1) != 0 && is_wanted(tensors, tensor->name);
-    const bool by_kind = (tensors->kinds >> element & 1) != 0 && class.role == STRAIT_ROLE_OTHER;
+    const bool by_kind = (tensors->kinds >> element & 1) != 0 && (class.role == STRAIT_ROLE_OTHER || !by_class);
     const struct strait_class kind = by_kind ? kind_of(element, tensor->name) : none;
 
     if (!by_class && !by_kind) {

@@ -97,7 +97,7 @@ struct tensors {
     uint64_t skipped;                           /* tensors of unwanted types */
     uint64_t classed;                           /* spans with a class that is no kind */
     uint32_t elements;                          /* wanted types: bit e for enum strait_element e */
-    uint32_t kinds;                             /* types of which tensors of role other are counted by kind */
+    uint32_t kinds;                             /* types counted by kind: tensors of role other, or of no class */
     bool (*wanted)(const char *name, int kind); /* NULL: all names are wanted */
     int kind;
 };
@@ -118,7 +118,7 @@ bool tensors_open(struct tensors *tensors, const char *const *paths, unsigned co
                   const struct class_rules *rules, uint32_t elements);
 /* The same for a set that files are encoded with: tensors of role other are counted by kind too, where they are of
  * types in `elements`. 0: the files say it. Then classes are of BF16 tensors, or, if there are none, of all types that
- * are coded, and kinds of all of them. */
+ * are coded, and kinds of all of them: of role other, and of any role where no class takes them. */
 bool tensors_open_kinds(struct tensors *tensors, const char *const *paths, unsigned count, tensors_take *take,
                         const struct class_rules *rules, uint32_t elements);
 /* Takes the tensors of safetensors files whose names are wanted, as of no layer. */

@@ -466,7 +466,8 @@ enum cut_result cutter_next(struct cutter *cutter, struct cut *cut)
         cut->element = segment->element;
         cut->mode = segment->mode;
         if (!add_run(cut, (struct run){cutter->offset, bytes, segment->table,
-                                       segment->table == 0 || segment->class.role == STRAIT_ROLE_OTHER}))
+                                       segment->table == 0 || segment->class.role == STRAIT_ROLE_OTHER ||
+                                           segment->element != STRAIT_ELEMENT_BF16}))
             return CUT_NO_MEMORY;
         cutter->offset += bytes;
         load = more;

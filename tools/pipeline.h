@@ -100,7 +100,7 @@ struct run {
     uint64_t offset;
     uint64_t bytes;
     uint32_t table;
-    bool fits; /* any table that fits will do: the class has none, or is of role other */
+    bool fits; /* any table that fits will do: the class has none, is of role other, or may be of BF16 values alone */
 };
 
 /* The runs of one chunk. Starts as zeroes; its memory is reused. */

@@ -275,6 +275,7 @@ class Counts:
         self.element = element
         self._by_element: dict[str, _Histograms] = {}
         self._kinds: _Histograms = {}
+        self._other_kinds: _Histograms = {}  # of roles K and V, which count where classes are of BF16 values alone
 
     def add(self, array: ArrayLike, wanted: ClassLike | None = None, *, element: str | None = None) -> None:
         """Counts the values of an array; without a class they count for the fallback alone.
@@ -290,8 +291,11 @@ class Counts:
         counts = np.zeros(256, np.uint64)
         _count(counts, view, element)
         _add(self._by_element.setdefault(element, {}), key, counts)
-        if isinstance(wanted, str) and key is not None and key.role == Role.OTHER:
-            _add(self._kinds, _kind_of(element, wanted), counts)
+        if isinstance(wanted, str) and key is not None:
+            if key.role == Role.OTHER:
+                _add(self._kinds, _kind_of(element, wanted), counts)
+            elif self.element is None and element != "bf16":
+                _add(self._other_kinds, _kind_of(element, wanted), counts)
 
     def __iadd__(self, other: Counts) -> Counts:
         """ValueError: counts of another element."""
@@ -300,8 +304,9 @@ class Counts:
         for element, classes in other._by_element.items():
             for key, counts in classes.items():
                 _add(self._by_element.setdefault(element, {}), key, counts)
-        for key, counts in other._kinds.items():
-            _add(self._kinds, key, counts)
+        for mine, kinds in ((self._kinds, other._kinds), (self._other_kinds, other._other_kinds)):
+            for key, counts in kinds.items():
+                _add(mine, key, counts)
         return self
 
     @property
@@ -332,7 +337,12 @@ class Counts:
             v, both = Class(Role.V, k.layer), Class(Role.KV, k.layer)
             if k.role == Role.K and v in counts and both not in counts:
                 counts[both] = count + counts[v]
-        for number, count in enumerate(_join([kind for kind in self._kinds.values() if kind.any()])):
+        kinds = self._kinds
+        if classes is self._by_element.get("bf16"):
+            kinds = {**self._kinds}
+            for key, count in self._other_kinds.items():
+                _add(kinds, key, count)
+        for number, count in enumerate(_join([kind for kind in kinds.values() if kind.any()])):
             counts[Class(Role.OTHER, _KIND_LAYER + number)] = count
         order = sorted(counts, key=lambda wanted: (wanted.role, -1 if wanted.layer is None else wanted.layer))
         table = np.ascontiguousarray([total, *(counts[wanted] for wanted in order)], np.uint64)

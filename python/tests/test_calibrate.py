@@ -108,6 +108,7 @@ def training_state(path, layers, types=("BF16", "F16", "F32")):
         tensors[f"layers.{layer}.mlp.half"] = ("F16", values["F16"])
         tensors[f"layers.{layer}.mlp.exp_avg"] = ("F32", floats * np.float32(2e-9))
         tensors[f"layers.{layer}.mlp.exp_avg_sq"] = ("F32", (floats * np.float32(2e-9)) ** 2)
+        tensors[f"layers.{layer}.mlp.weight.v"] = ("F32", (floats * np.float32(2e-9)) ** 2)  # no cached value
         tensors["steps"] = ("I64", np.arange(10))
     write_safetensors(path, {name: tensor for name, tensor in tensors.items() if tensor[0] in (*types, "I64")})
 

@@ -206,6 +206,36 @@ tables=$(($("$strait" inspect conv.set | wc -l) - 2))
 "$strait" encode -f conv.safetensors --codebook conv.set own.strait 2>report.txt
 grep -q warning report.txt && fail "a convolutional model's own set does not fit: $(cat report.txt)"
 
+# moments that an optimizer calls m and v, beside cached values of that name: no class of theirs is of FP32
+python3 - <<'END'
+import json, random, struct
+
+header, values = {}, b""
+for layer in range(2):
+    for name, dtype, scale in (("weight", "BF16", 0.02), ("v", "BF16", 1), ("weight.m", "F32", 1e-6), ("weight.v", "F32", 1e-12),
+                               ("weight.k", "F16", 2**-10)):
+        random.seed(f"{layer}{name}")
+        floats = [random.gauss(0, 1) * scale for _ in range(20000)]
+        floats = [x * x / scale for x in floats] if name == "weight.v" else floats
+        data = struct.pack("<20000e" if dtype == "F16" else "<20000f", *floats)
+        data = b"".join(data[i + 2 : i + 4] for i in range(0, len(data), 4)) if dtype == "BF16" else data
+        header[f"layers.{layer}.{name}"] = dict(dtype=dtype, shape=[20000], data_offsets=[len(values), len(values) + len(data)])
+        values += data
+head = json.dumps(header).encode()
+with open("moments.safetensors", "wb") as file:
+    file.write(struct.pack("<Q", len(head)) + head + values)
+END
+"$strait" calibrate -f moments.safetensors -o moments.set >report.txt 2>notes.txt || fail "moments called m and v"
+[ ! -s notes.txt ] || fail "moments called m and v: $(cat notes.txt)"
+"$strait" inspect moments.set >report.txt
+grep -q ' v 0 ' report.txt && grep -q 'kind 3 ' report.txt || fail "kinds of moments called m and v: $(cat report.txt)"
+"$strait" encode -f moments.safetensors --codebook moments.set own.strait 2>report.txt
+grep -q warning report.txt && fail "moments called m and v do not fit their own set: $(cat report.txt)"
+"$strait" encode -qf moments.safetensors none.strait
+tables=$(($("$strait" inspect moments.set | wc -l) - 2))
+[ $(($(stat -c %s own.strait) - 256 * tables)) -le $(($(stat -c %s none.strait) * 1005 / 1000)) ] ||
+    fail "moments called m and v by their own set: $(stat -c %s own.strait), without $(stat -c %s none.strait)"
+
 calibrate state1.safetensors state0.safetensors -T 3 -o threads.set
 same state.set threads.set "kinds of two files at once"
 calibrate state01.safetensors --global -o global.set
