@@ -114,7 +114,7 @@ static void report(const struct clean_options *options, const char *name, const 
         cJSON_AddBoolToObject(one, "old", old);
         cJSON_AddBoolToObject(one, "removed", removed);
     } else if (!options->quiet) {
-        char *printable = text_printable(name, true);
+        char *printable = text_printable(name);
         printf("%s: %" PRIu64 " bytes: %s\n", printable != NULL ? printable : "", found->bytes, state);
         free(printable);
     }

@@ -195,7 +195,7 @@ static void form_text(const struct diff *diff, const struct pair *pair, unsigned
 
 static void print_pair(const struct diff *diff, const struct pair *pair)
 {
-    char forms[2][256] = {"", ""}, *name = text_printable(pair->name, true);
+    char forms[2][256] = {"", ""}, *name = text_printable(pair->name);
     const enum kind kind = kind_of_pair(pair);
     for (unsigned s = 0; s < 2; s++)
         if (pair->tensor[s] != UINT32_MAX)

@@ -54,7 +54,7 @@ static void take_candidate(void *context, const struct strait_checkpoint_candida
 {
     struct candidates *candidates = context;
     const bool whole = one->why[0] == '\0', newest = whole && !candidates->found;
-    char when[40], *path = text_printable(one->path, true), *why = text_printable(one->why, true);
+    char when[40], *path = text_printable(one->path), *why = text_printable(one->why);
     time_text(one->committed_ns, when);
     candidates->found |= whole;
     if (candidates->list != NULL) {
@@ -130,7 +130,7 @@ static void print_shards(struct strait_checkpoint_reader *reader, uint32_t tenso
         shape_text(shard.sizes, info->dims, size);
         printf("  %s: %s from %s", shard.file, size, at);
         if (shard.rounded_from != NULL) {
-            char *name = text_printable(shard.rounded_from, true);
+            char *name = text_printable(shard.rounded_from);
             printf(", the rounding of %s", name != NULL ? name : "");
             free(name);
         } else if (shard.stored_bytes != UINT64_MAX) {
@@ -145,7 +145,7 @@ static void print_tensors(struct strait_checkpoint_reader *reader, const struct 
     struct strait_checkpoint_tensor_info info;
     printf("%-8s %7s %15s %15s %8s  %s\n", "type", "shards", "bytes", "stored", "ratio", "tensor, shape");
     for (uint32_t t = 0; strait_checkpoint_tensor_at(reader, t, &info); t++) {
-        char shape[FORM_BYTES], *name = text_printable(info.name, true);
+        char shape[FORM_BYTES], *name = text_printable(info.name);
         shape_text(info.shape, info.dims, shape);
         printf("%-8s %7" PRIu32, info.dtype, info.shard_count);
         print_bytes(&survey->tensors[t].all);
@@ -178,7 +178,7 @@ static void print_checkpoint(struct strait_checkpoint_reader *reader, const char
 {
     struct strait_checkpoint_info info;
     struct strait_checkpoint_attachment attachment;
-    char when[40], *name = text_printable(path, true);
+    char when[40], *name = text_printable(path);
     strait_checkpoint_describe(reader, &info);
     time_text(info.committed_ns, when);
     printf("%s: checkpoint of %" PRIu32 " tensors in %" PRIu32 " files, committed %s\n", name != NULL ? name : "",
@@ -187,7 +187,7 @@ static void print_checkpoint(struct strait_checkpoint_reader *reader, const char
     printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", info.raw_bytes, info.stored_bytes,
            ratio_of(info.raw_bytes, info.stored_bytes));
     for (uint32_t a = 0; strait_checkpoint_attachment_at(reader, a, &attachment); a++) {
-        name = text_printable(attachment.name, true);
+        name = text_printable(attachment.name);
         printf("  attachment  %s, %" PRIu64 " bytes\n", name != NULL ? name : "", attachment.bytes);
         free(name);
     }

@@ -90,7 +90,7 @@ static bool verify_path(const char *path, const struct verify_options *options)
     if (options->json)
         whole &= print_json(&verification, path, &info, whole);
     else if (!options->quiet && whole) {
-        char *name = text_printable(path, true);
+        char *name = text_printable(path);
         printf("%s: whole: %" PRIu32 " tensors in %" PRIu32 " files, %" PRIu64 " -> %" PRIu64 " bytes\n",
                name != NULL ? name : "", info.tensor_count, info.file_count, info.raw_bytes, info.stored_bytes);
         free(name);

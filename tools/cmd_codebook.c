@@ -293,9 +293,11 @@ static void print_diff(const struct diff *diff)
 {
     const bool same =
         memcmp(strait_codebook_id(diff->sets[0]), strait_codebook_id(diff->sets[1]), STRAIT_CODEBOOK_ID_BYTES) == 0;
-    printf("A: %s, %" PRIu32 " tables\nB: %s, %" PRIu32 " tables%s\n", diff->paths[0],
-           strait_codebook_count(diff->sets[0]), diff->paths[1], strait_codebook_count(diff->sets[1]),
-           same ? "; the same set" : "");
+    printf("A: ");
+    text_put(diff->paths[0], stdout);
+    printf(", %" PRIu32 " tables\nB: ", strait_codebook_count(diff->sets[0]));
+    text_put(diff->paths[1], stdout);
+    printf(", %" PRIu32 " tables%s\n", strait_codebook_count(diff->sets[1]), same ? "; the same set" : "");
     printf("%-12s %7s %7s %8s %19s %19s\n", "", "table", "table", "codes", "values of A: bits", "values of B: bits");
     printf("%-12s %7s %7s %8s %9s %9s %9s %9s\n", "class", "in A", "in B", "changed", "by A", "by B", "by A", "by B");
     for (uint32_t i = 0; i < diff->count; i++) {
@@ -528,10 +530,11 @@ static void print_expect(const struct expect *expect)
         print_expect_row(expect, name, &expect->rows[i], false);
     }
     print_expect_row(expect, "total", &expect->total, true);
-    if (misfits > 0)
-        printf("warning: %" PRIu32 " of %" PRIu32 " take over 5%% more than %s expects, or than a set of these files "
-               "would; calibrate one anew\n",
-               misfits, expect->count, expect->path);
+    if (misfits == 0)
+        return;
+    printf("warning: %" PRIu32 " of %" PRIu32 " take over 5%% more than ", misfits, expect->count);
+    text_put(expect->path, stdout);
+    printf(" expects, or than a set of these files would; calibrate one anew\n");
 }
 
 static void expect_json(cJSON *object, const struct expect_row *row)

@@ -221,14 +221,6 @@ static void list_missing(const struct coll_group *group, char *text, size_t size
 
 /* ---- The table --------------------------------------------------------------------------------------------------- */
 
-/* Names and paths are foreign. */
-static void put_foreign(const char *text)
-{
-    char *printable = text_printable(text, true);
-    fputs(printable != NULL ? printable : "?", stdout);
-    free(printable);
-}
-
 static void put_x(double x)
 {
     if (x > 0)
@@ -257,7 +249,7 @@ static void put_reasons(const struct coll_row *row)
                 most = i;
         shown[most] = true;
         fputs(turn > 0 ? "; " : "  ", stdout);
-        put_foreign(row->raw[most].why);
+        text_put(row->raw[most].why, stdout);
         if (row->raw[most].calls < row->calls)
             printf(" %.1f %%", 100 * row->raw[most].calls / row->calls);
     }
@@ -322,7 +314,7 @@ static void put_head(const struct coll_group *group, double now)
     const struct coll_communicator *first = group->members[0];
     char missing[160];
     printf("communicator ");
-    put_foreign(first->id != NULL ? first->id : "without an id");
+    text_put(first->id != NULL ? first->id : "without an id", stdout);
     printf(", %d ranks", group->ranks);
     if (first->has_figures)
         printf(" on %.0f host%s", first->hosts, first->hosts == 1 ? "" : "s");
@@ -332,13 +324,13 @@ static void put_head(const struct coll_group *group, double now)
     else
         printf(", running, last written %.0f s ago", now > last_written(group) ? now - last_written(group) : 0);
     printf("\n  state        %s", first->pinned ? "pinned to raw, " : "");
-    put_foreign(first->state);
+    text_put(first->state, stdout);
     if (!first->has_figures && first->why[0] != '\0') {
         printf(": ");
-        put_foreign(first->why);
+        text_put(first->why, stdout);
     }
     printf(" (STRAIT_COLL=");
-    put_foreign(first->process->mode);
+    text_put(first->process->mode, stdout);
     printf("%s)\n", first->process->encrypted ? ", NCCL encrypts" : "");
     if (group->ranks > 0 && group->count < (unsigned)group->ranks) {
         list_missing(group, missing, sizeof(missing));
@@ -355,7 +347,7 @@ static void put_group(const struct coll_group *group, double now)
     }
     for (unsigned i = 0; i < group->difference_count; i++) {
         printf("  differs      ");
-        put_foreign(group->differences[i]);
+        text_put(group->differences[i], stdout);
         putchar('\n');
     }
     if (group->row_count == 0) {

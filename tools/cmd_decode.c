@@ -132,10 +132,11 @@ static void print_report(const struct decode_report *report, FILE *stream)
 {
     const struct decode_outcome *outcome = report->outcome;
 
-    fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s), %s\n",
-            report->task->source->name, outcome->file_bytes, outcome->unplain_bytes,
-            ratio_of(outcome->unplain_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
-            strait_codec_name(report->task->codec), report->options->verify ? "all checks passed" : "checked");
+    text_put(report->task->source->name, stream);
+    fprintf(stream, ": %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s), %s\n", outcome->file_bytes,
+            outcome->unplain_bytes, ratio_of(outcome->unplain_bytes, outcome->file_bytes), report->seconds,
+            gigabytes_per_second(report), strait_codec_name(report->task->codec),
+            report->options->verify ? "all checks passed" : "checked");
     totals_print(&outcome->totals, stream);
 }
 
@@ -237,9 +238,12 @@ static bool report_tensor(const struct decode_options *options, const struct sou
         cJSON_AddBoolToObject(object, "verified", true);
         return json_print(object, json_stream(options));
     }
-    if (!options->quiet)
-        fprintf(stderr, "%s: %" PRIu64 " bytes of %s, checked; %" PRIu64 " of %" PRIu64 " bytes read\n", source->name,
-                outcome->bytes, outcome->dtype, outcome->read_bytes, source->size);
+    if (options->quiet)
+        return true;
+    text_put(source->name, stderr);
+    fprintf(stderr, ": %" PRIu64 " bytes of ", outcome->bytes);
+    text_put(outcome->dtype, stderr);
+    fprintf(stderr, ", checked; %" PRIu64 " of %" PRIu64 " bytes read\n", outcome->read_bytes, source->size);
     return true;
 }
 

@@ -269,8 +269,9 @@ static void print_carried(const struct plan *plan, FILE *stream)
         const struct dtype_sum *sum = &plan->dtypes[i];
         if (plan_codes(plan, sum->element) || sum->bytes == 0)
             continue;
-        fprintf(stream, "%s%" PRIu64 " %s tensor%s, %" PRIu64 " bytes", separator, sum->tensors, sum->name,
-                sum->tensors == 1 ? "" : "s", sum->bytes);
+        fprintf(stream, "%s%" PRIu64 " ", separator, sum->tensors);
+        text_put(sum->name, stream);
+        fprintf(stream, " tensor%s, %" PRIu64 " bytes", sum->tensors == 1 ? "" : "s", sum->bytes);
         separator = "; ";
     }
     if (separator[0] == ';')
@@ -377,10 +378,10 @@ static void print_report(const struct encode_report *report, FILE *stream)
 {
     const struct encode_outcome *outcome = report->outcome;
 
-    fprintf(stream, "%s: %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s)\n",
-            report->task->source->name, outcome->unplain_bytes, outcome->file_bytes,
-            ratio_of(outcome->unplain_bytes, outcome->file_bytes), report->seconds, gigabytes_per_second(report),
-            strait_codec_name(report->task->codec));
+    text_put(report->task->source->name, stream);
+    fprintf(stream, ": %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f, %.2f s, %.2f GB/s (%s)\n", outcome->unplain_bytes,
+            outcome->file_bytes, ratio_of(outcome->unplain_bytes, outcome->file_bytes), report->seconds,
+            gigabytes_per_second(report), strait_codec_name(report->task->codec));
     if (table_bytes(report) > 0)
         fprintf(stream, "  codebook: %" PRIu32 " tables, %" PRIu64 " bytes of the file\n",
                 strait_codebook_count(report->task->codebook), table_bytes(report));

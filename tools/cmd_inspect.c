@@ -289,7 +289,8 @@ static cJSON *chunk_pages_json(const struct survey *survey)
 
 static bool print_chunk(const struct input *input, const struct survey *survey, const struct inspect_options *options)
 {
-    printf("%s: Strait chunk, format %u\n", input->path, survey->info.version);
+    text_put(input->path, stdout);
+    printf(": Strait chunk, format %u\n", survey->info.version);
     printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", survey->all.raw_bytes,
            survey->info.chunk_bytes, ratio_of(survey->all.raw_bytes, survey->info.chunk_bytes));
     printf("  codebook    ");
@@ -342,7 +343,8 @@ static bool print_set(const struct input *input, const struct strait_codebook *c
 {
     uint32_t count = strait_codebook_count(codebook);
 
-    printf("%s: codebook set of %" PRIu32 " tables, id ", input->path, count);
+    text_put(input->path, stdout);
+    printf(": codebook set of %" PRIu32 " tables, id ", count);
     print_hex(stdout, strait_codebook_id(codebook), STRAIT_CODEBOOK_ID_BYTES);
     printf("\n%5s %-12s %13s  exponents, most frequent first\n", "table", "class", "expected bits");
     for (uint32_t t = 0; t < count; t++) {
@@ -393,8 +395,9 @@ static uint64_t values_of(const struct codebook_histogram *histogram)
 
 static bool print_partial(const struct input *input, const struct codebook_histogram *list, uint32_t count)
 {
-    printf("%s: histograms of %" PRIu32 " classes\n%-20s %16s  exponents, most frequent first\n", input->path, count,
-           "class", "values");
+    text_put(input->path, stdout);
+    printf(": histograms of %" PRIu32 " classes\n%-20s %16s  exponents, most frequent first\n", count, "class",
+           "values");
     for (uint32_t i = 0; i < count; i++) {
         uint8_t ranking[256];
         char name[CLASS_NAME_BYTES];
@@ -529,7 +532,7 @@ static void open_tensors(struct file_view *view)
         view->tensors = (struct safetensors){0};
     for (uint32_t i = 0; !view->options->json && i < view->tensors.count; i++) {
         struct safetensor *tensor = &view->tensors.tensors[i];
-        char *printable = text_printable(tensor->name, true);
+        char *printable = text_printable(tensor->name);
         if (printable != NULL) {
             free(tensor->name);
             tensor->name = printable;
@@ -634,7 +637,8 @@ static void print_file(const struct file_view *view)
     char hex[DIGEST_HEX_BYTES];
 
     digest_hex(hex, tail->hash);
-    printf("%s: Strait file, format %u\n", view->input->path, CONTAINER_VERSION);
+    text_put(view->input->path, stdout);
+    printf(": Strait file, format %u\n", CONTAINER_VERSION);
     printf("  size        %" PRIu64 " -> %" PRIu64 " bytes, ratio %.4f\n", tail->original_bytes, view->input->size,
            ratio_of(tail->original_bytes, view->input->size));
     printf("  XXH3-128    %s\n", hex);

@@ -283,14 +283,33 @@ static bool is_blank(const char *text, const char *end)
     return text == end;
 }
 
+/* Zero characters in names, which would end them, become U+2400, their picture. */
+static void picture_zeroes(char *text, size_t size)
+{
+    for (size_t at = 0; at + 6 <= size; at++)
+        if (text[at] == '\\') {
+            at++;
+            if (memcmp(text + at, "u0000", 5) == 0)
+                memcpy(text + at, "u2400", 5);
+        }
+}
+
 /* NULL when the text is not one JSON object with nothing but blanks after it. The caller must cJSON_Delete() it. */
 static cJSON *parse_object(const char *text, size_t size)
 {
     const char *rest;
-    if (size == 0 || text[0] != '{')
+    if (size == 0 || text[0] != '{' || memchr(text, '\0', size) != NULL)
         return NULL;
+    char *copy = memmem(text, size, "\\u0000", 6) == NULL ? NULL : malloc(size);
+    if (copy != NULL) {
+        memcpy(copy, text, size);
+        picture_zeroes(copy, size);
+        text = copy;
+    }
     cJSON *root = cJSON_ParseWithLengthOpts(text, size, &rest, 0);
-    if (root != NULL && is_blank(rest, text + size))
+    const bool whole = root != NULL && is_blank(rest, text + size);
+    free(copy);
+    if (whole)
         return root;
     cJSON_Delete(root);
     return NULL;

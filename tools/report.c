@@ -45,26 +45,28 @@ void json_add_schema(cJSON *object)
         }
 }
 
-/* A copy in which bytes of strings that are no UTF-8, which cJSON passes on, are \\xNN. */
+/* A copy in which bytes of strings that are no UTF-8, which cJSON passes on, are \\xNN, and controls that it passes on
+ * are escaped. */
 static char *json_valid(const char *text)
 {
-    char *valid = text_printable(text, false), *doubled = valid == NULL ? NULL : malloc(2 * strlen(valid) + 1);
-    size_t at = 0;
+    char *valid = malloc(6 * strlen(text) + 1), *dst = valid;
 
-    for (const char *src = text, *dst = valid; doubled != NULL && *dst != '\0'; src++) {
-        if (*src != *dst) { /* an escape of four characters stands for one byte */
-            doubled[at++] = '\\';
-            memcpy(doubled + at, dst, 4);
-            at += 4;
-            dst += 4;
+    while (valid != NULL && *text != '\0') {
+        uint32_t code;
+        unsigned length = text_character(text, &code);
+        if (length == 0) {
+            dst += sprintf(dst, "\\\\x%02x", (unsigned char)*text++);
+        } else if (code >= 0x7f && text_is_control(code)) {
+            dst += sprintf(dst, "\\u%04" PRIx32, code);
+            text += length;
         } else {
-            doubled[at++] = *dst++;
+            for (; length > 0; length--)
+                *dst++ = *text++;
         }
     }
-    if (doubled != NULL)
-        doubled[at] = '\0';
-    free(valid);
-    return doubled;
+    if (valid != NULL)
+        *dst = '\0';
+    return valid;
 }
 
 bool json_print(cJSON *object, FILE *stream)

@@ -72,9 +72,10 @@ char *const *errors_kept(size_t *count)
     return kept.list;
 }
 
-/* Bytes of the UTF-8 character at text; 0: there is none. A zero byte ends the text, and so any character. */
-static unsigned utf8_length(const unsigned char *text, uint32_t *code)
+/* A zero byte ends the text, and so any character. */
+unsigned text_character(const char *text_, uint32_t *code)
 {
+    const unsigned char *text = (const unsigned char *)text_;
     const unsigned length = text[0] < 0x80   ? 1
                             : text[0] < 0xc2 ? 0
                             : text[0] < 0xe0 ? 2
@@ -91,26 +92,37 @@ static unsigned utf8_length(const unsigned char *text, uint32_t *code)
     return too_long || (*code >= 0xd800 && *code < 0xe000) || *code > 0x10ffff ? 0 : length;
 }
 
-char *text_printable(const char *text, bool controls)
+bool text_is_control(uint32_t code)
 {
-    const unsigned char *src = (const unsigned char *)text;
+    return code < 0x20 || (code >= 0x7f && code < 0xa0) || code == 0x61c || code == 0x200e || code == 0x200f ||
+           (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+char *text_printable(const char *text)
+{
     char *made = malloc(4 * strlen(text) + 1), *dst = made;
-    while (made != NULL && *src != '\0') {
+    while (made != NULL && *text != '\0') {
         uint32_t code;
-        unsigned length = utf8_length(src, &code);
-        const bool control = code < 0x20 || (code >= 0x7f && code < 0xa0);
-        if (length == 0 || (controls && control)) {
-            dst += sprintf(dst, "\\x%02x", *src++);
-            for (; length > 1; length--)
-                dst += sprintf(dst, "\\x%02x", *src++);
+        unsigned length = text_character(text, &code);
+        if (length == 0 || text_is_control(code)) {
+            do
+                dst += sprintf(dst, "\\x%02x", (unsigned char)*text++);
+            while (length-- > 1);
             continue;
         }
         for (; length > 0; length--)
-            *dst++ = (char)*src++;
+            *dst++ = *text++;
     }
     if (made != NULL)
         *dst = '\0';
     return made;
+}
+
+void text_put(const char *text, FILE *stream)
+{
+    char *printable = text_printable(text);
+    fputs(printable != NULL ? printable : "?", stream);
+    free(printable);
 }
 
 static void print_line(const char *file, const char *text)
@@ -119,7 +131,7 @@ static void print_line(const char *file, const char *text)
     if (asprintf(&line, "%s: %s%s%s", command_name, file, file[0] == '\0' ? "" : ": ", text) < 0)
         line = NULL;
     if (line != NULL)
-        printable = text_printable(line, true);
+        printable = text_printable(line);
     fprintf(stderr, "%s\n", printable == NULL ? "out of memory" : printable);
     free(printable);
     free(line);

@@ -28,9 +28,16 @@ void command_begin(char **argv, char *name);
 /* That name. */
 const char *command_running(void);
 
-/* A copy of foreign text without what a terminal or a reader of JSON cannot take: bytes that are no UTF-8, and control
- * characters if so asked, become \xNN. The caller frees it. NULL: out of memory. */
-char *text_printable(const char *text, bool controls);
+/* Bytes of the UTF-8 character at text, and its code; 0: there is none. */
+unsigned text_character(const char *text, uint32_t *code);
+/* Whether a terminal obeys the character instead of showing it: controls, and those that turn or break lines. */
+bool text_is_control(uint32_t code);
+
+/* A copy of foreign text, such as the name of a file or a tensor, for a terminal: bytes that are no UTF-8 and controls
+ * become \xNN. The caller frees it. NULL: out of memory. */
+char *text_printable(const char *text);
+/* Writes that copy. */
+void text_put(const char *text, FILE *stream);
 
 /* Prints "COMMAND: FILE: text", printable, and a newline to stderr, at once. file NULL: "COMMAND: text". Any thread. */
 void print_error(const char *file, const char *format, ...) __attribute__((format(printf, 2, 3)));

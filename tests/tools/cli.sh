@@ -380,17 +380,46 @@ import json, struct
 
 raw = '{"a\\u001b]0;title\\u0007b\\u009bc":{"dtype":"U8","shape":[5000],"data_offsets":[0,5000]},'
 raw = raw.encode() + b'"\xff\xfe\xc3\x28":{"dtype":"BF16","shape":[50000],"data_offsets":[5000,105000]},'
-raw += '"größe\\\\x41":{"dtype":"BF16","shape":[50000],"data_offsets":[105000,205000]}}'.encode()
-data = open("values", "rb").read(205000)
+raw += '"größe\\\\x41":{"dtype":"BF16","shape":[50000],"data_offsets":[105000,205000]},'.encode()
+raw += b'"zero":{"dtype":"\\u001b[8m","shape":[5000],"data_offsets":[205000,210000]},'
+raw += '"turn\\u202e\u2066d\\u009b\u0085":{"dtype":"BF16","shape":[20000],"data_offsets":[210000,250000]},'.encode()
+raw += b'"zero\\u0000":{"dtype":"U8","shape":[5000],"data_offsets":[250000,255000]}}'
+data = open("values", "rb").read(255000)
 open("names.safetensors", "wb").write(struct.pack("<Q", len(raw)) + raw + data)
 PYTHON
 "$strait" encode -qf names.safetensors -o other && "$strait" inspect --pages other >inspect.out || fail "odd names"
 grep -q 'a\\x1b\]0;title\\x07b' inspect.out && grep -q '\\xff\\xfe' inspect.out && grep -q größe inspect.out ||
     fail "names for people: $(cat inspect.out)"
+grep -q 'zero$' inspect.out && grep -q 'zero␀$' inspect.out || fail "names with a zero character: $(cat inspect.out)"
+grep -q 'turn\\xe2\\x80\\xae\\xe2\\x81\\xa6d\\xc2\\x9b\\xc2\\x85$' inspect.out || fail "names that turn text: $(cat inspect.out)"
 LC_ALL=C grep -q "$(printf '\033')" inspect.out && fail "a terminal obeys the name of a tensor"
 json inspect --json --pages other
-python3 -c 'import json; json.load(open("json.out", encoding="utf-8"))' || fail "names in JSON"
-rm -f names.safetensors
+python3 - <<'PYTHON' || fail "names in JSON"
+import json
+
+text = open("json.out", encoding="utf-8").read()
+assert not any(c in text for c in "\x85\x9b\u202e\u2066\u2028"), text
+names = {page["tensor"] for page in json.loads(text)["page_list"]}
+assert {"turn\u202e\u2066d\x9b\x85", "zero", "zero\u2400", "größe\\x41"} <= names, names
+PYTHON
+[ "$("$strait" decode -q --tensor zero␀ other - | wc -c)" -eq 5000 ] || fail "a tensor whose name has a zero character"
+"$strait" decode -f other -o names.back 2>report.out && cmp names.back names.safetensors || fail "odd names, back"
+"$strait" encode -f names.safetensors -o other 2>>report.out || fail "odd names"
+"$strait" decode --tensor zero other - 2>>report.out >/dev/null || fail "the type of a tensor"
+LC_ALL=C grep -q "$(printf '\033')" report.out && fail "a terminal obeys the type of a tensor"
+# names of files
+odd=$(printf 'a\033[31mb\nc\342\200\256')
+cp names.safetensors "$odd"
+cp set "$odd.set"
+"$strait" calibrate -q --partial -o "$odd.partial" "$slice"
+"$strait" encode "$odd" 2>report.out && "$strait" decode -f "$odd.strait" 2>>report.out || fail "a file with an odd name"
+"$strait" decode --tensor zero "$odd.strait" - 2>>report.out >/dev/null || fail "a tensor of a file with an odd name"
+"$strait" encode "$odd" 2>>report.out && fail "a file with an odd name is replaced"
+for file in "$odd.strait" "$odd.set" "$odd.partial"; do "$strait" inspect "$file" >>report.out || fail "inspect of an odd name"; done
+"$strait" codebook diff "$odd.set" set >>report.out
+[ "$(grep -c 'a\\x1b\[31mb\\x0ac\\xe2\\x80\\xae' report.out)" -ge 8 ] || fail "names of files: $(cat report.out)"
+LC_ALL=C grep -q "$(printf '\033')" report.out && fail "a terminal obeys the name of a file"
+rm -f names.safetensors names.back "$odd" "$odd".*
 cp values other
 
 # ---- Permissions, and names that are taken meanwhile ---------------------------------------------------------------

@@ -103,6 +103,14 @@ TEST(escapes_in_names_are_undone)
     ck_assert_int_eq(STRAIT_OK, parse(&list, "{" TENSOR("a\\u002e\\\"b\\/\xc3\xa9", "U8", "1", 0, 1) "}", 1, &why));
     ck_assert_str_eq("a.\"b/\xc3\xa9", list.tensors[0].name);
     safetensors_fini(&list);
+    static const char zeroes[] = "{" TENSOR("a", "U8", "1", 0, 1) "," TENSOR("a\\u0000", "U8", "1", 1, 2) "," TENSOR(
+        "a\\\\u0000", "U8", "1", 2, 3) "}";
+    ck_assert_int_eq(STRAIT_OK, parse(&list, zeroes, 3, &why));
+    ck_assert_uint_eq(3, list.count);
+    ck_assert_str_eq("a", list.tensors[0].name);
+    ck_assert_str_eq("a\xe2\x90\x80", list.tensors[1].name);
+    ck_assert_str_eq("a\\u0000", list.tensors[2].name);
+    safetensors_fini(&list);
 }
 
 TEST(a_list_can_be_ended_twice)
@@ -202,6 +210,7 @@ static const struct bad_case {
     {"{\"__metadata__\":{\"a\":1}}", 0, "other than strings"},
     {"{\"__metadata__\":{\"a\":{}}}", 0, "other than strings"},
     {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "comes twice"},
+    {"{" TENSOR("a\\u0000b", "U8", "1", 0, 1) "," TENSOR("a\\u0000b", "U8", "1", 2, 3) "}", 8, "same name"},
 };
 
 TEST_LOOP(a_bad_file_is_refused_and_says_why, COUNT(bad_cases))
