@@ -262,6 +262,18 @@ enum strait_status strait_chunk_pages(const void *src, uint64_t src_size, uint32
     return STRAIT_OK;
 }
 
+enum strait_status chunk_add_modes(const void *src, uint64_t src_size, uint64_t bytes[STRAIT_BLOCK_MODES_ALL])
+{
+    struct chunk chunk;
+    enum strait_status status = chunk_open(&chunk, src, src_size, src);
+    for (uint32_t p = 0; status == STRAIT_OK && p < chunk.layout.page_count; p++) {
+        const uint32_t page_bytes = chunk_page_bytes(&chunk, p);
+        for (uint32_t b = 0; b < page_blocks(page_bytes); b++)
+            bytes[get_row(&chunk, p, b) & 15] += block_bytes(page_bytes, b);
+    }
+    return status;
+}
+
 /* ---- Runs: results, statistics, caching ------------------------------------------------------------------------- */
 
 /* Chunks of at least this size are stored past the caches unless the caller says otherwise: their reader is another

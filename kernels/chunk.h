@@ -65,6 +65,10 @@ struct chunk_block {
     enum strait_block_mode mode;
 };
 
+/* Adds the raw bytes of a chunk's blocks by their modes, after the checks of strait_chunk_pages, whose errors it
+ * returns. */
+enum strait_status chunk_add_modes(const void *src, uint64_t src_size, uint64_t bytes[STRAIT_BLOCK_MODES_ALL]);
+
 /* ---- Encoding and decoding -------------------------------------------------------------------------------------- */
 
 /* Memory that one call needs besides its stack. */

@@ -571,9 +571,9 @@ static bool give_chunk(struct decode_job *job, struct decode_slot *slot)
             return tell_chunk(job, slot);
         if (!give_piece(job, slot))
             return false;
-        totals_add(&job->totals, decoder->count, &decoder->result, stats, job->reader.header.table_count);
     } while (chunk_decoder_piece(decoder, job->task->codec, job->reader.codebook));
-    job->totals.chunks++;
+    totals_add(&job->totals, decoder->chunk.data, decoder->info.chunk_bytes, decoder->info.page_count, stats,
+               job->reader.header.table_count);
     return true;
 }
 

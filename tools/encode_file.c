@@ -563,8 +563,8 @@ static bool give_chunk(struct encode_job *job, struct coded *coded)
         return false;
     if (measures(task, coded))
         add_spent(task->spent, coded, pages);
-    totals_add(&job->totals, pages, &coded->result, (struct strait_class_stats *)coded->stats.data, table_count(task));
-    job->totals.chunks++;
+    totals_add(&job->totals, coded->chunk.data, coded->result.bytes, pages,
+               (struct strait_class_stats *)coded->stats.data, table_count(task));
     job->base_bytes += coded->is_base ? coded->raw_bytes : 0;
     if (task->chooses && coded->cut.mode == STRAIT_MODE_SPLIT) {
         job->chosen_bytes += coded->raw_bytes;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/chunk.h"
 #include "tools/report.h"
 #include "tools/util.h"
 
@@ -144,12 +145,12 @@ const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL] = {
 const char *const role_names[] = {
     [STRAIT_ROLE_OTHER] = "other", [STRAIT_ROLE_K] = "k", [STRAIT_ROLE_V] = "v", [STRAIT_ROLE_KV] = "kv"};
 
-void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
+void totals_add(struct totals *totals, const void *chunk, uint64_t chunk_bytes, uint32_t pages,
                 struct strait_class_stats *stats, uint32_t table_count)
 {
+    totals->chunks++;
     totals->pages += pages;
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
-        totals->values[m] += result->values[m];
+    (void)chunk_add_modes(chunk, chunk_bytes, totals->bytes);
     for (uint32_t t = 0; t < table_count; t++) {
         totals->coded.values += stats[t].values;
         totals->coded.escapes += stats[t].escapes;
@@ -169,23 +170,17 @@ static double totals_escape_rate(const struct totals *totals)
     return ratio_of(totals->coded.escapes, totals->coded.values);
 }
 
-static uint64_t all_values(const struct totals *totals)
-{
-    uint64_t all = 0;
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
-        all += totals->values[m];
-    return all;
-}
-
 void totals_print(const struct totals *totals, FILE *stream)
 {
-    uint64_t all = all_values(totals);
+    uint64_t all = 0;
     const char *separator = "  blocks: ";
 
-    for (unsigned m = STRAIT_BLOCK_MODES; m-- > 0;) {
-        if (totals->values[m] == 0)
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        all += totals->bytes[m];
+    for (unsigned m = STRAIT_BLOCK_MODES_ALL; m-- > 0;) {
+        if (totals->bytes[m] == 0)
             continue;
-        fprintf(stream, "%s%s %.2f%%", separator, block_mode_names[m], 100 * ratio_of(totals->values[m], all));
+        fprintf(stream, "%s%s %.2f%%", separator, block_mode_names[m], 100 * ratio_of(totals->bytes[m], all));
         separator = ", ";
     }
     if (totals->coded.values > 0)
@@ -201,8 +196,9 @@ void totals_json(const struct totals *totals, cJSON *object)
     cJSON_AddNumberToObject(object, "chunks", (double)totals->chunks);
     cJSON_AddNumberToObject(object, "pages", (double)totals->pages);
     modes = cJSON_AddObjectToObject(object, "mode_bytes");
-    for (unsigned m = 0; m < STRAIT_BLOCK_MODES; m++)
-        cJSON_AddNumberToObject(modes, block_mode_names[m], 2 * (double)totals->values[m]);
+    for (unsigned m = 0; m < STRAIT_BLOCK_MODES_ALL; m++)
+        if (block_mode_names[m] != NULL)
+            cJSON_AddNumberToObject(modes, block_mode_names[m], (double)totals->bytes[m]);
     cJSON_AddNumberToObject(object, "coded_values", (double)totals->coded.values);
     cJSON_AddNumberToObject(object, "escapes", (double)totals->coded.escapes);
     cJSON_AddNumberToObject(object, "escape_rate", totals_escape_rate(totals));

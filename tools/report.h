@@ -37,13 +37,12 @@ void json_add_known(struct cJSON *object, const char *name, double value);
 struct totals {
     uint64_t chunks;
     uint64_t pages;
-    uint64_t values[STRAIT_BLOCK_MODES]; /* of 2 bytes each */
+    uint64_t bytes[STRAIT_BLOCK_MODES_ALL]; /* of the original, by the mode of their block */
     struct strait_class_stats coded;
 };
 
-/* Adds the result of some pages and their statistics per table, then zeroes the latter for the next ones. The caller
- * counts the chunks. */
-void totals_add(struct totals *totals, uint32_t pages, const struct strait_result *result,
+/* Adds a sound chunk and its statistics per table, then zeroes the latter for the next one. */
+void totals_add(struct totals *totals, const void *chunk, uint64_t chunk_bytes, uint32_t pages,
                 struct strait_class_stats *stats, uint32_t table_count);
 
 /* "top16", "tiered", ...: index enum strait_block_mode. */
@@ -52,7 +51,7 @@ extern const char *const block_mode_names[STRAIT_BLOCK_MODES_ALL];
 #define ELEMENTS 6u                    /* values of enum strait_element */
 extern const char *const role_names[]; /* index enum strait_role */
 
-/* One line: "  blocks: tiered 99.12%, raw 0.88%". Nothing when there were no values. */
+/* One line: "  blocks: tiered 99.12%, raw 0.88%". Nothing when there were no bytes. */
 void totals_print(const struct totals *totals, FILE *stream);
 /* Adds the fields chunks, pages, mode_bytes, coded_values, escapes and escape_rate. */
 void totals_json(const struct totals *totals, struct cJSON *object);

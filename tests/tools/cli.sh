@@ -767,6 +767,19 @@ cat values | "$strait" encode -q --mode base - - | "$strait" decode -q - - | cmp
 "$strait" encode -f --mode split mixed.safetensors -o other 2>report.out || fail "mixed types in mode split"
 grep -q 'carried uncompressed (not BF16, FP16, FP32 or FP8)' report.out || fail "what mode split carries: $(cat report.out)"
 "$strait" decode -q other - | cmp - mixed.safetensors || fail "mixed types in mode split and back"
+LC_ALL=C tr -d '\020-\377' <noise >noise.fp8_e5m2 # of four exponents
+for kind in "auto fp16 split" "auto bf16 tiered" "base bf16 base" "base fp8_e5m2 fp8" "parts bf16 parts" "raw bf16 raw" "top16 bf16 top16"; do
+    # shellcheck disable=SC2086 # split into mode, type and block mode
+    set -- $kind
+    [ -e noise.$2 ] || cp values noise.$2
+    "$strait" encode -f --mode $1 --dtype $2 noise.$2 -o other 2>report.out && "$strait" decode other - 2>>report.out >/dev/null
+    [ "$(grep -c "^  blocks: $3[a-z_]* [0-9.]*%" report.out)" -eq 2 ] && { [ $3 = tiered ] || ! grep -q tiered report.out; } ||
+        fail "blocks of $2 in mode $1: $(cat report.out)"
+done
+rm noise.*
+json decode -f --json other -o rt.back
+python3 -c 'import json; r = json.load(open("json.out")); m = r["mode_bytes"]; assert sum(m.values()) == r["original_bytes"] and m["tiered"] == 0 < m["top16_escapes"] + m["top16"], m' ||
+    fail "bytes by block mode: $(cat json.out)"
 "$strait" encode -q -f --mode base --dtype fp32 values -o other && "$strait" inspect other >inspect.out
 grep -q '^  split  *blocks in [1-9]' inspect.out || fail "block modes: $(cat inspect.out)"
 for options in "" "--codebook set"; do
