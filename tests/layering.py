@@ -9,7 +9,7 @@ ORDER = {
                " block_typed pages chunk codec container",
     "proto": "trace message message_table text blob reshape channel ring_layer socket_ring",
     "client": "events outbox gpu peer transfer serve pool connection client",
-    "tools": "util coll_report files batch report input pipeline kinds calibrate tally decode_file tensor_file encode_file"
+    "tools": "util coll_report files report input batch pipeline kinds calibrate tally decode_file tensor_file encode_file"
              " ask node_sample sample top_table terminal doctor doctor_host doctor_daemon cmd_calibrate cmd_codebook cmd_collectives cmd_decode cmd_encode cmd_inspect checkpoint_open checkpoint_survey checkpoint_picture checkpoint_inspect checkpoint_verify checkpoint_diff checkpoint_export checkpoint_convert checkpoint_clean cmd_checkpoint cmd_status cmd_top cmd_doctor completion main",
     "collective": "settings nccl rendezvous rdv_server comm group join report report_file hooks exports reduce check_header",
     "collective/engine": "ccomm tally liveness budget compare levels consensus peer proxy plan codec_rate hosts shm measure timing local op overlap decide join figures plugin",

@@ -2,21 +2,27 @@
 
 #include <errno.h>
 #include <fts.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "tools/files.h"
+#include "tools/input.h"
 #include "tools/util.h"
 
 struct batch_file {
     char *input;
     char *output;
+    bool copied;
 };
 
 struct batch {
+    const struct batch_task *task;
     struct batch_file *list;
     size_t count, capacity;
+    bool failed; /* something cannot be worked on; what can is */
 };
 
 static bool fail(const char *path, int error)
@@ -48,10 +54,12 @@ static bool make_folders(char *path)
 }
 
 /* name: of the file inside the output folder, but for the suffix. */
-static bool add(struct batch *batch, const char *input, const char *folder, const char *name, enum batch_kind kind)
+static bool add(struct batch *batch, const char *input, const char *name, bool copied)
 {
-    const int length = (int)(kind == BATCH_REMOVES ? strlen(name) - strlen(BATCH_SUFFIX) : strlen(name));
-    struct batch_file file = {0};
+    const bool adds = !copied && batch->task->kind == BATCH_ADDS,
+               removes = !copied && batch->task->kind == BATCH_REMOVES;
+    const int length = (int)(removes ? strlen(name) - strlen(BATCH_SUFFIX) : strlen(name));
+    struct batch_file file = {.copied = copied};
 
     if (batch->count == batch->capacity) {
         const size_t capacity = 2 * batch->capacity + 64;
@@ -62,20 +70,23 @@ static bool add(struct batch *batch, const char *input, const char *folder, cons
         batch->capacity = capacity;
     }
     file.input = strdup(input);
-    if (asprintf(&file.output, "%s/%.*s%s", folder, length, name, kind == BATCH_ADDS ? BATCH_SUFFIX : "") < 0)
+    if (asprintf(&file.output, "%s/%.*s%s", batch->task->folder, length, name, adds ? BATCH_SUFFIX : "") < 0)
         file.output = NULL;
     batch->list[batch->count++] = file;
-    if (file.input == NULL || file.output == NULL)
-        return fail(input, ENOMEM);
-    return make_folders(file.output);
+    if (file.input != NULL && file.output != NULL && make_folders(file.output))
+        return true;
+    batch->count--;
+    free(file.input);
+    free(file.output);
+    return file.input != NULL && file.output != NULL ? false : fail(input, ENOMEM);
 }
 
-static bool add_file(struct batch *batch, const char *path, const char *folder, enum batch_kind kind)
+static bool add_file(struct batch *batch, const char *path)
 {
     const char *slash = strrchr(path, '/'), *name = slash == NULL ? path : slash + 1;
 
-    if (kind == BATCH_ADDS || has_suffix(name))
-        return add(batch, path, folder, name, kind);
+    if (batch->task->kind == BATCH_ADDS || has_suffix(name))
+        return add(batch, path, name, false);
     print_error(path, "its name does not end in " BATCH_SUFFIX);
     return false;
 }
@@ -94,19 +105,28 @@ static bool is_same(const FTSENT *entry, const char *folder)
            entry->fts_statp->st_ino == info.st_ino;
 }
 
-static bool add_entry(struct batch *batch, FTS *tree, FTSENT *entry, size_t root, const char *folder,
-                      enum batch_kind kind)
+/* Whether a file of a folder is copied as it is. One with the suffix is not, as its copy would be decoded. */
+static bool is_copied(const struct batch *batch, const char *path)
+{
+    if (has_suffix(path))
+        return false;
+    return batch->task->kind == BATCH_REMOVES || (batch->task->has_values != NULL && !batch->task->has_values(path));
+}
+
+static bool add_entry(struct batch *batch, FTS *tree, FTSENT *entry, size_t root)
 {
     const char *name = entry->fts_path + root;
 
     switch (entry->fts_info) {
     case FTS_D:
-        if (is_same(entry, folder))
-            fts_set(tree, entry, FTS_SKIP);
-        return true;
+        if (!is_same(entry, batch->task->folder))
+            return true;
+        fts_set(tree, entry, FTS_SKIP);
+        if (entry->fts_level == FTS_ROOTLEVEL)
+            print_error(entry->fts_path, "is the output folder itself");
+        return entry->fts_level != FTS_ROOTLEVEL;
     case FTS_F:
-        name += strspn(name, "/");
-        return (kind == BATCH_REMOVES && !has_suffix(name)) || add(batch, entry->fts_path, folder, name, kind);
+        return add(batch, entry->fts_path, name + strspn(name, "/"), is_copied(batch, entry->fts_path));
     case FTS_DNR:
     case FTS_ERR:
     case FTS_NS:
@@ -121,7 +141,7 @@ static bool add_entry(struct batch *batch, FTS *tree, FTSENT *entry, size_t root
     }
 }
 
-static bool add_folder(struct batch *batch, char *path, const char *folder, enum batch_kind kind)
+static bool add_folder(struct batch *batch, char *path)
 {
     char *const paths[] = {path, NULL};
     FTS *tree = fts_open(paths, FTS_LOGICAL | FTS_NOCHDIR, by_name);
@@ -131,11 +151,52 @@ static bool add_folder(struct batch *batch, char *path, const char *folder, enum
     if (tree == NULL)
         return fail(path, errno);
     errno = 0;
-    while (added && (entry = fts_read(tree)) != NULL)
-        added = add_entry(batch, tree, entry, strlen(path), folder, kind);
-    added = added && (errno == 0 || fail(path, errno));
+    while ((entry = fts_read(tree)) != NULL)
+        added &= add_entry(batch, tree, entry, strlen(path));
+    added &= errno == 0 || fail(path, errno);
     fts_close(tree);
     return added;
+}
+
+/* ---- Copies ------------------------------------------------------------------------------------------------------ */
+
+#define COPY_BYTES (1u << 20)
+
+static bool copy_all(struct source *source, struct output *output, uint8_t *buffer)
+{
+    size_t got = COPY_BYTES;
+
+    while (got == COPY_BYTES)
+        if (!source_read(source, buffer, COPY_BYTES, &got) || !output_write(output, buffer, got))
+            return false;
+    return source_check_end(source);
+}
+
+static enum exit_code copy(const struct batch_task *task, const struct batch_file *file)
+{
+    struct source source;
+    struct output output;
+    uint8_t *buffer = NULL;
+    bool copied = false;
+
+    if (!output_allowed(file->output, task->force) || !source_open(&source, file->input))
+        return EXIT_CODE_DATA;
+    if (source_survives(&source, file->output) && output_open(&output, file->output, source.mode, task->force)) {
+        buffer = malloc(COPY_BYTES);
+        if (buffer == NULL)
+            fail(file->input, ENOMEM);
+        copied = buffer != NULL && copy_all(&source, &output, buffer);
+        if (!copied)
+            output_abandon(&output);
+        copied = copied && output_commit(&output);
+    }
+    if (copied && !task->quiet) {
+        text_put(file->input, stderr);
+        fprintf(stderr, ": %" PRIu64 " bytes, copied\n", source.position);
+    }
+    free(buffer);
+    source_close(&source);
+    return copied ? EXIT_CODE_OK : EXIT_CODE_DATA;
 }
 
 /* ---- All --------------------------------------------------------------------------------------------------------- */
@@ -163,20 +224,20 @@ static bool outputs_differ(const struct batch *batch)
     return differ;
 }
 
-static bool batch_list(struct batch *batch, char *const *operands, int count, const char *folder, enum batch_kind kind)
+/* False: nothing is to be worked on. */
+static bool batch_list(struct batch *batch, char *const *operands, int count)
 {
     struct stat info;
 
-    if (mkdir(folder, 0777) != 0 && errno != EEXIST)
-        return fail(folder, errno);
+    if (mkdir(batch->task->folder, 0777) != 0 && errno != EEXIST)
+        return fail(batch->task->folder, errno);
     for (int i = 0; i < count; i++) {
-        if (stat(operands[i], &info) != 0)
-            return fail(operands[i], errno);
-        if (!(S_ISDIR(info.st_mode) ? add_folder(batch, operands[i], folder, kind)
-                                    : add_file(batch, operands[i], folder, kind)))
-            return false;
+        const bool added = stat(operands[i], &info) != 0 ? fail(operands[i], errno)
+                           : S_ISDIR(info.st_mode)       ? add_folder(batch, operands[i])
+                                                         : add_file(batch, operands[i]);
+        batch->failed |= !added;
     }
-    if (batch->count == 0)
+    if (batch->count == 0 && !batch->failed)
         print_error(operands[0], "holds no file for this command");
     return batch->count > 0 && outputs_differ(batch);
 }
@@ -191,15 +252,15 @@ static void batch_fini(struct batch *batch)
     *batch = (struct batch){0};
 }
 
-enum exit_code batch_run(char *const *operands, int count, const char *folder, enum batch_kind kind, batch_work *work,
-                         void *arg)
+enum exit_code batch_run(char *const *operands, int count, const struct batch_task *task)
 {
-    struct batch batch = {0};
-    enum exit_code code = batch_list(&batch, operands, count, folder, kind) ? EXIT_CODE_OK : EXIT_CODE_DATA;
-    const size_t files = code == EXIT_CODE_OK ? batch.count : 0;
+    struct batch batch = {.task = task};
+    const size_t files = batch_list(&batch, operands, count) ? batch.count : 0;
+    enum exit_code code = files > 0 && !batch.failed ? EXIT_CODE_OK : EXIT_CODE_DATA;
 
     for (size_t i = 0; i < files; i++) {
-        const enum exit_code ended = work(arg, batch.list[i].input, batch.list[i].output);
+        const struct batch_file *file = &batch.list[i];
+        const enum exit_code ended = file->copied ? copy(task, file) : task->work(task->arg, file->input, file->output);
         code = code == EXIT_CODE_OK ? ended : code;
     }
     batch_fini(&batch);

@@ -34,7 +34,7 @@ static const char usage[] =
     "  --codec NAME         variant of the codec: avx512, avx2, neon or scalar (the best here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of a compressed file\n"
-    "  --output-dir DIR     any number of IN, also folders with all in them that end in " SUFFIX ": write each to DIR\n"
+    "  --output-dir DIR     any number of IN: write each to DIR; of folders what ends in " SUFFIX ", copying others\n"
     "  -f, --force          replace OUT; write to a terminal\n"
     "  --json               report as JSON, of failures too: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -327,9 +327,15 @@ static enum exit_code parse_and_run(struct decode_options *options, int argc, ch
         return EXIT_CODE_USAGE;
     if (options->json)
         errors_keep();
-    return options->folder != NULL ? batch_run(options->inputs, options->input_count, options->folder, BATCH_REMOVES,
-                                               decode_file_of_batch, options)
-                                   : decode_one(options);
+    const struct batch_task task = {
+        .folder = options->folder,
+        .kind = BATCH_REMOVES,
+        .force = options->force,
+        .quiet = options->quiet || options->json,
+        .work = decode_file_of_batch,
+        .arg = options,
+    };
+    return options->folder != NULL ? batch_run(options->inputs, options->input_count, &task) : decode_one(options);
 }
 
 int cmd_decode(int argc, char **argv)

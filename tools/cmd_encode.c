@@ -48,8 +48,9 @@ static const char usage[] =
     "  --codec NAME         variant of the codec: avx512, avx2, neon or scalar (the best here)\n"
     "  -T, --threads N      threads, 0 for all processors (0)\n"
     "  -o, --output OUT     the file to write, even in the place of one that is not compressed\n"
-    "  --output-dir DIR     any number of IN, also folders with all in them: write each to DIR by its name, "
-    "with " SUFFIX "\n"
+    "  --output-dir DIR     any number of IN: write each to DIR by its name, with " SUFFIX
+    "; of folders the safetensors\n"
+    "                       files (with --dtype or --raw all), copying others\n"
     "  -f, --force          replace OUT, without -o only an empty or compressed file; write to a terminal\n"
     "  --json               report as JSON: on stdout, or stderr when OUT is stdout\n"
     "  -q, --quiet          no report (but --json), no progress\n"
@@ -73,6 +74,7 @@ struct encode_options {
     uint64_t page_bytes;
     uint64_t chunk_bytes;
     unsigned threads;
+    bool plain; /* --dtype: files that are no safetensors files hold values of `element` */
     bool raw, json, quiet, force;
 };
 
@@ -105,6 +107,7 @@ static bool set_dtype(void *options_, const char *text)
     if (!option_name("--dtype", text, names, 7, &index))
         return false;
     options->element = elements[index];
+    options->plain = true;
     return true;
 }
 
@@ -573,6 +576,16 @@ static enum exit_code encode_file_of_batch(void *options, const char *input, con
     return encode_run(&one);
 }
 
+/* Whether a file of a folder is encoded: as --dtype does not say that it holds plain values, a safetensors file is. One
+ * that is compressed already is refused, rather than copied and then decoded. */
+static bool has_tensors(const char *path)
+{
+    uint8_t head[FILE_HEAD_BYTES];
+    uint64_t got, size;
+
+    return !file_head(path, head, &got, &size) || safetensors_probe(head, got, size) || container_is_file(head, got);
+}
+
 static enum exit_code parse_and_run(struct encode_options *options, int argc, char **argv)
 {
     const struct cli_option list[] = {
@@ -597,9 +610,16 @@ static enum exit_code parse_and_run(struct encode_options *options, int argc, ch
         return code;
     if (!set_operands(options, argc - optind, argv + optind))
         return EXIT_CODE_USAGE;
-    return options->folder != NULL ? batch_run(options->inputs, options->input_count, options->folder, BATCH_ADDS,
-                                               encode_file_of_batch, options)
-                                   : encode_run(options);
+    const struct batch_task task = {
+        .folder = options->folder,
+        .kind = BATCH_ADDS,
+        .has_values = options->plain || options->raw ? NULL : has_tensors,
+        .force = options->force,
+        .quiet = options->quiet || options->json,
+        .work = encode_file_of_batch,
+        .arg = options,
+    };
+    return options->folder != NULL ? batch_run(options->inputs, options->input_count, &task) : encode_run(options);
 }
 
 int cmd_encode(int argc, char **argv)

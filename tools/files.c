@@ -429,17 +429,30 @@ bool output_allowed(const char *path, bool force)
     return true;
 }
 
+bool file_head(const char *path, uint8_t head[FILE_HEAD_BYTES], uint64_t *got, uint64_t *size)
+{
+    struct stat info;
+    *got = 0;
+    *size = 0;
+    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode))
+        return false;
+    *size = (uint64_t)info.st_size;
+    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+        return false;
+    ssize_t read = pread(fd, head, FILE_HEAD_BYTES, 0);
+    close(fd);
+    *got = read < 0 ? 0 : (uint64_t)read;
+    return read >= 0;
+}
+
 bool operand_is_output(const char *path, operand_kept *is_kept, const char *why)
 {
-    uint8_t head[OPERAND_HEAD_BYTES];
-    struct stat info;
-    if (stat(path, &info) != 0 || !S_ISREG(info.st_mode) || info.st_size == 0)
-        return true; /* nothing that could be lost, or what opening it for writing will say */
-    int fd = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    ssize_t got = fd < 0 ? 0 : pread(fd, head, sizeof(head), 0);
-    if (fd >= 0)
-        close(fd);
-    if (!is_kept(head, got < 0 ? 0 : (uint64_t)got, (uint64_t)info.st_size))
+    uint8_t head[FILE_HEAD_BYTES];
+    uint64_t got, size;
+    file_head(path, head, &got, &size);
+    if (size == 0 ||
+        !is_kept(head, got, size)) /* nothing that could be lost, or what opening it for writing will say */
         return true;
     print_error(path, "%s: one IN at a time; to replace this file, name it with -o", why);
     return false;

@@ -51,10 +51,14 @@ bool codebook_load(const char *path, struct strait_codebook **codebook);
 /* Whether a command may write to `path`: unless forced, not over a file, and no binary data to a terminal. */
 bool output_allowed(const char *path, bool force);
 
+/* Reads the first bytes of a regular file, *got of them, and its size. Prints nothing. False: it cannot be read, or is
+ * something else; *got is 0, and so is *size unless it is a file. */
+#define FILE_HEAD_BYTES 64u
+bool file_head(const char *path, uint8_t head[FILE_HEAD_BYTES], uint64_t *got, uint64_t *size);
+
 /* Whether an operand can be meant as OUT. An existing file is more likely a further IN, as the second match of a
  * pattern, if `is_kept` says so of its first bytes (none if it cannot be read) and its size; it is left to -o to name
  * it. If not, prints to stderr `why`, what the file is. */
-#define OPERAND_HEAD_BYTES 64u
 typedef bool operand_kept(const uint8_t *head, uint64_t head_size, uint64_t size);
 bool operand_is_output(const char *path, operand_kept *is_kept, const char *why);
 

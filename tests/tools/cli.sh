@@ -348,8 +348,39 @@ echo '{"x": 1}' >model/config.json
 ln -s parts/shard-1.safetensors model/link.safetensors
 "$strait" encode -q --output-dir model/packed model || fail "a folder"
 "$strait" encode -q --output-dir model/packed model 2>/dev/null && fail "a folder over what is there"
-[ "$(ls -R model/packed | grep -c 'strait$')" -eq 6 ] || fail "files of a folder: $(ls -R model/packed)"
+[ "$(ls -R model/packed | grep -c 'strait$')" -eq 3 ] || fail "files of a folder: $(ls -R model/packed)"
+for copied in values config.json empty; do same model/$copied model/packed/$copied "a file of a folder"; done
 "$strait" decode -q --output-dir back model/packed && rm -r model/packed && diff -r model back || fail "a folder and back"
+for options in "--dtype bf16" "--raw"; do
+    "$strait" encode -q $options --output-dir packed model && [ "$(ls -R packed | grep -c 'strait$')" -eq 6 ] ||
+        fail "all files of a folder: $(ls -R packed)"
+    rm -r back packed
+    mkdir back
+done
+# what cannot be read, in a folder or by name, keeps nothing else from being written
+chmod 640 model/config.json
+ln -s nowhere model/dangling
+ln -s turning model/turning
+ln -s .. model/parts/up
+echo junk >model/junk.strait
+"$strait" encode --output-dir packed missing model/parts/shard-1.safetensors model nowhere 2>refused.err && fail "a folder with bad files"
+[ "$(ls -R packed | grep -c 'strait$')" -eq 5 ] || fail "beside bad files: $(ls -R packed)"
+for text in 'missing: No such file' 'nowhere: No such file' 'model/dangling: No such file' 'model/turning: ' \
+    'parts/up: is a folder inside itself' 'config.json: 9 bytes, copied'; do
+    grep -q "$text" refused.err || fail "no '$text' from a folder with bad files: $(cat refused.err)"
+done
+[ "$(stat -c %a packed/config.json)" = 640 ] || fail "a copy gets other permissions"
+echo other >packed/config.json
+"$strait" encode -q --output-dir packed model 2>refused.err && fail "a copy over what is there"
+grep -q 'packed/config.json: exists; -f' refused.err && [ "$(cat packed/config.json)" = other ] || fail "a copy over what is there: $(cat refused.err)"
+"$strait" encode -qf --output-dir packed model 2>/dev/null && fail "a folder with bad files"
+same model/config.json packed/config.json "a copy that replaces"
+rm model/dangling model/turning model/parts/up model/junk.strait packed/shard-1.safetensors.strait
+"$strait" decode -q --output-dir back packed 2>refused.err && rm back/junk.strait && diff -r model back || fail "beside bad files, and back: $(cat refused.err)"
+mkdir model/same
+echo x >model/same/x
+refused 1 'is the output folder itself' encode --output-dir model/same model/same
+rm -r packed model/same
 "$strait" encode -qf --output-dir packed model/parts/shard-1.safetensors model/parts/shard-2.safetensors values &&
     [ "$(ls packed | wc -l)" -eq 3 ] || fail "several files: $(ls packed)"
 json encode -f --json --output-dir packed values
