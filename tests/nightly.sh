@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Every test there is, in every build: what .ci/run leaves out because it takes long, repeats a suite under another setting
-# or looks for chance. For a release and for each night; it takes hours on two processors, and no GPU. Steps to run, in
+# Every test that needs no GPU, in every build: what .ci/run leaves out because it takes long, repeats a suite under another
+# setting or looks for chance. For a release and for each night; it takes hours on two processors. Code for GPUs is
+# compiled for every architecture, and run under an emulator alone. Steps to run, in
 # this order, are the arguments; without any, all of them. Goes on after a failure and lists the steps that failed.
 #
 #   dev       all tests of the development build
@@ -13,8 +14,11 @@
 #   fuzz      libFuzzer with clang, FUZZ_SECONDS (120) for each target, from its corpus
 #   loop      tests that depend on time, processes or UCX, LOOPS (50) times beside a busy machine
 #   aarch64   the cross build with all tests that run under an emulator
+#   architectures  all CUDA code, compiled for every GPU that cmake/StraitOptional.cmake names; needs nvcc
+#   nccl      whether the newest NCCL on PyPI exports what libstrait-coll does not, nor nccl_missing.txt; 300 MB
 #   frameworks the connectors with the real packages of the frameworks (tests/frameworks)
-#   packages  packages made, installed in fresh roots of distributions, used and removed; needs root and a mirror
+#   packages  packages made, installed in fresh roots of distributions, used and removed, needs root and a mirror; the
+#             sdist and the wheel of the Python package
 set -uo pipefail
 cd "$(dirname "$0")/.."
 . deploy/packages.sh
@@ -81,15 +85,57 @@ run_loop() {
 run_aarch64() {
     tests/aarch64.sh
 }
+# The Python package as `pip wheel` and `pip install` of its sdist make it, which build the libraries; for one kind of GPU,
+# as each builds anew.
+python_packages() {
+    [ -x build/python/bin/python3 ] || /usr/bin/python3 -m venv build/python || return 1
+    # shellcheck disable=SC2086
+    build/python/bin/pip install -q $packages_pip "setuptools>=77" wheel || return 1
+    rm -rf python/build # what pip leaves there is configured already
+    echo 'set(CMAKE_CUDA_ARCHITECTURES 90 CACHE STRING "")' >build/python/one.cmake
+    CMAKE_TOOLCHAIN_FILE=$PWD/build/python/one.cmake \
+        STRAIT_TEST_WHEEL=1 STRAIT_LIBRARY=$PWD/build/dev/kernels/libstrait-codec.so PYTHONDONTWRITEBYTECODE=1 \
+        build/python/bin/python3 -m pytest -q -p no:cacheprovider python/tests/test_package.py -k 'wheel or sdist'
+}
 run_packages() {
-    build dev && ctest --test-dir build/dev -L '^packaging$' --output-on-failure --no-tests=error -j 1
+    local ended=0
+    build dev || return 1
+    python_packages || ended=1
+    ctest --test-dir build/dev -L '^packaging$' --output-on-failure --no-tests=error -j 1 || ended=1
+    return $ended
+}
+# Without CMAKE_CUDA_ARCHITECTURES, which names one elsewhere, for speed.
+run_architectures() {
+    local wanted chosen
+    cmake -S . -B build/architectures -G Ninja -DCMAKE_BUILD_TYPE=Release -DSTRAIT_WERROR=ON -DSTRAIT_CUDA=ON >/dev/null || return 1
+    wanted=$(sed -n 's/^set(strait_capabilities \(.*\))$/\1/p' cmake/StraitOptional.cmake)
+    chosen=$(sed -n 's/^CMAKE_CUDA_ARCHITECTURES:[A-Z]*=//p' build/architectures/CMakeCache.txt | sed 's/-real//g; s/;/ /g')
+    if [ -z "$wanted" ] || [ "$chosen" != "$wanted" ]; then
+        echo "compiled for $chosen, not for $wanted: nvcc does not know the others" >&2
+        return 1
+    fi
+    cmake --build build/architectures
+}
+run_nccl() {
+    local folder=$PWD/build/nccl ended=0
+    install_packages unzip python3-venv && build dev || return 1
+    rm -rf "$folder"
+    /usr/bin/python3 -m venv "$folder" && "$folder/bin/pip" download -q --no-deps -d "$folder" nvidia-nccl-cu13 &&
+        unzip -qoj "$folder"/*.whl '*/libnccl.so.2' -d "$folder" || return 1
+    # The list: `nccl_functions.sh WHEEL` makes it anew.
+    tests/collective/nccl_functions.sh "$folder"/*.whl "" "$folder/functions" &&
+        diff <(grep -v '^#' tests/collective/nccl_functions.txt) <(grep -v '^#' "$folder/functions") || ended=1
+    # The library, less what is listed as missing.
+    REAL_NCCL=$folder/libnccl.so.2 ctest --test-dir build/dev -R '^collective_exports$' --output-on-failure --no-tests=error || ended=1
+    rm -rf "$folder"
+    return $ended
 }
 
 run_frameworks() {
     build dev && tests/frameworks/run.sh build/dev
 }
 
-[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64 frameworks packages
+[ $# -gt 0 ] || set -- dev asan tsan model chaos soak mutants fuzz loop aarch64 architectures nccl frameworks packages
 for step; do
     if ! declare -F "run_$step" >/dev/null; then
         echo "nightly.sh: there is no step '$step'" >&2

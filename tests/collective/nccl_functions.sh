@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# nccl_functions.sh WHEEL|LIBRARY [VERSION]: writes nccl_functions.txt anew, from a wheel of nvidia-nccl-cu13
-# (`pip download --no-deps nvidia-nccl-cu13`) or from a libnccl.so.2, whose version then has to be given.
+# nccl_functions.sh WHEEL|LIBRARY [VERSION [LIST]]: writes nccl_functions.txt, or LIST, anew, from a wheel of
+# nvidia-nccl-cu13 (`pip download --no-deps nvidia-nccl-cu13`) or from a libnccl.so.2, whose version then has to be given.
 set -euo pipefail
 from=$1
-list=$(dirname "$(realpath "$0")")/nccl_functions.txt
+list=${3:-$(dirname "$(realpath "$0")")/nccl_functions.txt}
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 case $from in
