@@ -21,7 +21,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import families  # noqa: E402
 import rivals_gpu  # noqa: E402
 
-UCHAR = 1  # nvcompType_t
 CHUNKS = (64 << 10, 256 << 10)
 
 
@@ -32,13 +31,12 @@ class Failure(Exception):
 def ratio_of(torch, library, cache, element):
     """Of all tensors of a cache, one behind the other, cut into whole chunks; the better of the two chunk sizes."""
     everything = np.concatenate([np.ascontiguousarray(tensor).view(np.uint8).reshape(-1) for tensor in cache.values()])
+    data_type = rivals_gpu.FLOAT16 if element in ("bf16", "fp16") else rivals_gpu.UCHAR
     best = 0.0
     for chunk in CHUNKS:
         values = everything[: everything.size // chunk * chunk]
         values = torch.frombuffer(bytearray(values), dtype=torch.uint8).cuda()
-        ans = rivals_gpu.Ans(torch, library, values, chunk)
-        if element not in ("bf16", "fp16"):
-            ans.compress.data_type = ans.decompress.data_type = UCHAR
+        ans = rivals_gpu.Ans(torch, library, values, chunk, data_type=data_type)
         ans.encode()
         ans.back.fill_(0xFF)
         good = ans.succeeded()

@@ -105,7 +105,7 @@ def rate_of(torch, call, size, repeats):
 
 # ---- nvCOMP's ANS codec: the batched C interface of libnvcomp 6, all memory taken beforehand -----------------------
 
-FLOAT16 = 10  # nvcompType_t, "applicable to all half-precision data formats"
+UCHAR, FLOAT16 = 1, 10  # nvcompType_t; the latter is "applicable to all half-precision data formats"
 RANS = 0
 BACKEND_CUDA = 2
 STATES = 2  # per lane: what the compressor takes by default
@@ -194,10 +194,10 @@ class Library:
 class Ans:
     """Compresses one tensor of bytes on the GPU, in chunks, and back."""
 
-    def __init__(self, torch, library, values, chunk, histogram_reduction=0):
+    def __init__(self, torch, library, values, chunk, histogram_reduction=0, data_type=FLOAT16):
         self.torch, self.library, self.values, self.chunk = torch, library, values, chunk
-        self.compress = CompressOpts(RANS, FLOAT16, 0, 0, histogram_reduction)
-        self.decompress = DecompressOpts(BACKEND_CUDA, FLOAT16, 0, STATES, 0)
+        self.compress = CompressOpts(RANS, data_type, 0, 0, histogram_reduction)
+        self.decompress = DecompressOpts(BACKEND_CUDA, data_type, 0, STATES, 0)
         total, device = values.numel(), values.device
         if total % chunk != 0:
             raise ValueError(f"{total} bytes are no whole number of chunks of {chunk}")
