@@ -331,6 +331,34 @@ START_TEST(eight_ranks_start_again_and_again)
 }
 END_TEST
 
+/* As above with `auto`: each start measures the links, and channels where ranks share a host. */
+enum { MEASURED_STARTS = 10 };
+
+static void start_and_measure(struct rank *rank)
+{
+    unsigned speed = (unsigned)rank->rank + 1 + *(const unsigned *)rank->argument;
+    usleep((useconds_t)rand_r(&speed) % 2000);
+    fake_device_set(UNMEASURED + rank->rank);
+    rank->stream = fake_stream_make();
+    require_ok(ncclCommInitRank(&rank->comm, rank->ranks, rank->id, rank->rank));
+    operate(rank, COLL_ALL_GATHER, 1 << 3, 1);
+    operate(rank, COLL_ALL_TO_ALL, 0, 2);
+    usleep((useconds_t)rand_r(&speed) % 2000);
+    rank_end(rank);
+}
+
+START_TEST(eight_ranks_start_again_and_measure_their_links)
+{
+    static const char *const hosts[] = {NULL, "1", "2"};
+    setenv("STRAIT_COLL", "auto", 1);
+    if (hosts[_i] != NULL)
+        setenv("STRAIT_TEST_HOSTS", hosts[_i], 1);
+    fake_gpu.jitter_us = 100;
+    for (unsigned turn = 0; turn < MEASURED_STARTS; turn++)
+        ranks_start(STARTERS, start_and_measure, &turn);
+}
+END_TEST
+
 /* `test_coll_many long`: only what takes long; `hosts`: only what several hosts do; `measured`: only what measures
  * links. */
 int main(int argc, char **argv)
@@ -345,6 +373,7 @@ int main(int argc, char **argv)
         tcase_add_loop_test(tests, most_operations_give_the_values_of_nccl, 1, COUNT(counts));
         tcase_add_loop_test(tests, many_ranks_join_soon_and_take_little_memory, 1, 2);
         tcase_add_loop_test(tests, eight_ranks_start_again_and_again, 0, 10);
+        tcase_add_loop_test(tests, eight_ranks_start_again_and_measure_their_links, 0, 3);
         return suite_run("many_long", tests);
     }
     if (is_measured) {
