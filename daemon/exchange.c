@@ -528,7 +528,7 @@ static void free_request(struct request *request)
         session_forget(request->session, request);
     request->tenant->live--;
     page_set_fini(&request->pages);
-    free(request->own_text);
+    request_free_texts(request);
 }
 
 static void free_expectation(struct expectation *e)

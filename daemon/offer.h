@@ -24,7 +24,7 @@ struct offer {
     struct request request; /* first */
     uint32_t consumers;     /* 0: the first that asks says it */
     uint32_t leg_count, done_count, failed_count;
-    const char *why; /* of the first consumer that failed; static, or request.own_text */
+    const char *why; /* of the first consumer that failed; static, or of request.own_texts */
     uint32_t lease_ms;
     uint64_t expires;
     bool later;            /* what the offer lists at first is not ready yet */

@@ -174,6 +174,13 @@ const char *request_why(const struct request *request, struct device_state *stat
     return request->text;
 }
 
+struct own_text {
+    struct own_text *next;
+    char text[];
+};
+
+#define OWN_TEXTS_MAX 64u
+
 const char *request_text(struct request *request, const char *format, ...)
 {
     char text[REQUEST_TEXT_MAX];
@@ -181,9 +188,22 @@ const char *request_text(struct request *request, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    free(request->own_text);
-    request->own_text = strdup(text);
-    return request->own_text != NULL ? request->own_text : "";
+    const size_t size = strlen(text) + 1;
+    struct own_text *own = request->own_text_count < OWN_TEXTS_MAX ? malloc(sizeof(*own) + size) : NULL;
+    if (own == NULL)
+        return "";
+    memcpy(own->text, text, size);
+    LL_PREPEND(request->own_texts, own);
+    request->own_text_count++;
+    return own->text;
+}
+
+void request_free_texts(struct request *request)
+{
+    struct own_text *own, *next;
+    LL_FOREACH_SAFE (request->own_texts, own, next)
+        free(own);
+    request->own_texts = NULL;
 }
 
 const char *request_waits(struct request *request, const char *address, bool asked)

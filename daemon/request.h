@@ -44,8 +44,9 @@ struct request {
     struct page_set pages;
     enum strait_state state;
     enum strait_reason reason;
-    const char *text;                /* says more about a failure; static, or `own_text` */
-    char *own_text;                  /* request_text; NULL: none */
+    const char *text;           /* says more about a failure; static, or of own_texts */
+    struct own_text *own_texts; /* request_text; utlist */
+    uint32_t own_text_count;
     bool begun;                      /* all of its initial pages have been received */
     bool decided, notified, drained; /* the verdict is set; the client knows it; nothing touches its pages any more */
     bool untold;                     /* in session->untold: the client is to be told `state` */
@@ -102,8 +103,10 @@ void request_reap(struct request *request); /* part of it has ended: it is freed
 /* The text of a failure: `text`, or if there is none, what a failed device of the pool reports. It may point into
  * *state. */
 const char *request_why(const struct request *request, struct device_state *state);
-/* Writes a text that is kept with the request, in place of the one before; "" without memory. */
+/* Writes a text that is kept with the request, as each of its legs may fail with one; "" without memory, or if there
+ * are many already. */
 const char *request_text(struct request *request, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void request_free_texts(struct request *request);
 /* Why the request has not met the other side yet, which it looks for at this address ("": under this daemon); kept with
  * it, as by request_text. `asked`: that daemon has been asked, or announced to. */
 const char *request_waits(struct request *request, const char *address, bool asked);

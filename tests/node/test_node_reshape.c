@@ -158,6 +158,32 @@ TEST(an_offer_whose_only_sink_was_never_described_fails)
     scene_end();
 }
 
+/* One consumer after the other, so that the first one's text has to last. */
+TEST(what_does_not_fit_two_consumers_is_told_to_the_client_of_the_offer)
+{
+    static const char *const keys[] = {"one", "two"};
+    scene_begin();
+    struct flow *offer = OFFER(s.pair.source, "both", LISTS({.count = PAGES}), .last = true, .consumers = 2);
+    strcpy(s.other.compat, "another model");
+    for (uint64_t leg = 1; leg <= 2; leg++) {
+        struct message message = rogue_request(&s.blob, "both", leg, &all_pages);
+        message.request.sink_key = view_of(keys[leg - 1], 3);
+        message.request.sink_pool = s.other.pool;
+        message.request.geometry = geometry_of(&s.other);
+        rogue_say(&s.rogue, &message);
+        if (leg == 1) {
+            ROGUE_WAIT(&s.rogue, s.rogue.heard.asked_count == 1);
+            describe(&s.other, "");
+        }
+        ROGUE_WAIT(&s.rogue, s.rogue.heard.end_count == leg);
+        ck_assert_int_eq((int)s.rogue.heard.end.reason, STRAIT_REASON_GEOMETRY);
+    }
+    ROGUE_WAIT(&s.rogue, offer->decided);
+    ck_assert_int_eq((int)offer->reason, STRAIT_REASON_GEOMETRY);
+    ck_assert_str_eq(offer->text, "compatibility token \"\" at the source, \"another model\" at the sink");
+    scene_end();
+}
+
 TEST(an_answer_of_another_geometry_ends_the_request)
 {
     scene_begin();
