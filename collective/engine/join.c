@@ -374,10 +374,10 @@ static void finish(struct coll_join_args *args)
     int before;
     args->candidate = NULL;
     if (!args->able) {
-        if (args->why[0] == '\0')
-            snprintf(args->why, sizeof(args->why), "%s",
-                     ccomm != NULL && ccomm_has_failed(ccomm) ? "a rank has ended while the ranks were joining"
-                                                              : "the ranks could not agree");
+        if (ccomm != NULL && ccomm_has_failed(ccomm)) /* whatever could not be exchanged for that reason */
+            snprintf(args->why, sizeof(args->why), "a rank has ended while the ranks were joining");
+        else if (args->why[0] == '\0')
+            snprintf(args->why, sizeof(args->why), "the ranks could not agree");
         if (ccomm != NULL)
             discard(ccomm);
         return;

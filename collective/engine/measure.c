@@ -83,9 +83,9 @@ static bool exchange_among(struct coll_ccomm *ccomm, int first, int until, int s
     for (int peer = first; peer < until; peer += step) {
         if (peer == ccomm->rank)
             continue;
-        good &= nccl->Send(memory, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) == COLL_SUCCESS &&
-                nccl->Recv(memory + (size_t)(peer + 1) * size, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) ==
-                    COLL_SUCCESS;
+        good &= nccl->Send(memory, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) == COLL_SUCCESS;
+        good &= nccl->Recv(memory + (size_t)(peer + 1) * size, size, COLL_UINT8, peer, ccomm->comm, ccomm->stream) ==
+                COLL_SUCCESS;
     }
     return good;
 }
@@ -386,7 +386,8 @@ static void grouped_by(calling *call, struct coll_ccomm *const ccomms[], unsigne
         call(ccomms, count, what);
     good = nccl->GroupEnd() == COLL_SUCCESS && good;
     for (unsigned i = 0; i < count && !good; i++)
-        note(ccomms[i], false);
+        if (!ccomms[i]->probe.over && (call == each || shm_wants(ccomms[i]))) /* others have asked for nothing */
+            note(ccomms[i], false);
 }
 
 static void grouped(struct coll_ccomm *const ccomms[], unsigned count, bool (*what)(struct coll_ccomm *))

@@ -67,7 +67,7 @@ bool shm_accept(struct coll_ccomm *ccomm)
     bool all;
     const bool moved = ccomm_all_good(ccomm, &all);
     segment_settle(&ccomm->shm.segment);
-    if (!all)
+    if (!all && !ccomm_has_failed(ccomm)) /* freeing GPU memory would wait for what a rank that has gone holds up */
         shm_end(ccomm);
     return moved;
 }

@@ -391,10 +391,18 @@ void comm_settle(coll_comm comm, coll_result result)
     require_ok(result);
 }
 
+/* As much longer as tests may take. */
+static int patience_ms(void)
+{
+    const char *multiplier = getenv("CK_TIMEOUT_MULTIPLIER");
+    const int times = multiplier != NULL ? atoi(multiplier) / 10 : 1;
+    return PATIENCE_MS * (times > 1 ? times : 1);
+}
+
 void await_error(coll_comm comm)
 {
     for (int i = 0; error_of(comm) == COLL_SUCCESS; i++) {
-        require(i < PATIENCE_MS);
+        require(i < patience_ms());
         usleep(1000);
     }
 }
@@ -402,7 +410,7 @@ void await_error(coll_comm comm)
 void await_halted(void)
 {
     for (int i = 0; fake_gpu.halted == 0; i++) {
-        require(i < PATIENCE_MS);
+        require(i < patience_ms());
         usleep(1000);
     }
 }
