@@ -45,7 +45,7 @@ static const char usage[] =
 struct decode_options {
     const char *input;
     const char *output;   /* NULL: check only */
-    const char *operand;  /* NULL: OUT was not given without -o */
+    const char *unnamed;  /* the output, if -o does not name it; NULL: it does, or files go to a folder */
     char *default_output; /* owned */
     const char *tensor;   /* NULL: all of the file */
     const char *folder;   /* --output-dir; NULL: one IN */
@@ -102,11 +102,14 @@ static bool set_operands(struct decode_options *options, int count, char **opera
     options->input_count = count;
     if (options->folder != NULL)
         return true;
-    if (count == 2)
-        options->output = options->operand = operands[1];
-    if (options->tensor != NULL && options->output == NULL)
-        options->output = "-";
-    return options->verify || options->output != NULL || set_default_output(options);
+    if (options->verify || options->output != NULL)
+        return true;
+    if (count == 2 || options->tensor != NULL)
+        options->output = count == 2 ? operands[1] : "-";
+    else if (!set_default_output(options))
+        return false;
+    options->unnamed = options->output;
+    return true;
 }
 
 /* ---- Report ---------------------------------------------------------------------------------------------------- */
@@ -281,7 +284,7 @@ static bool decode_run(const struct decode_options *options)
         ok = decode_source(options, &source, NULL);
     else
         ok = source_survives(&source, options->output) &&
-             (options->operand == NULL || operand_is_output(options->operand, is_compressed, "is a compressed file")) &&
+             (options->unnamed == NULL || operand_is_output(options->unnamed, is_compressed, "is a compressed file")) &&
              output_open(&output, options->output, source.mode, options->force) &&
              (options->tensor != NULL ? decode_tensor(options, &source, &output)
                                       : decode_source(options, &source, &output));

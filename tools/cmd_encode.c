@@ -61,7 +61,7 @@ static const char usage[] =
 struct encode_options {
     const char *input;
     const char *output;
-    const char *operand;  /* NULL: OUT was not given without -o */
+    const char *unnamed;  /* the output, if -o does not name it; NULL: it does, or files go to a folder */
     char *default_output; /* owned */
     const char *folder;   /* --output-dir; NULL: one IN */
     char *const *inputs;  /* with it: files and folders */
@@ -172,9 +172,14 @@ static bool set_operands(struct encode_options *options, int count, char **opera
     options->input_count = count;
     if (options->folder != NULL)
         return true;
+    if (options->output != NULL)
+        return true;
     if (count == 2)
-        options->output = options->operand = operands[1];
-    return options->output != NULL || set_default_output(options);
+        options->output = operands[1];
+    else if (!set_default_output(options))
+        return false;
+    options->unnamed = options->output;
+    return true;
 }
 
 /* Whether the codebook has to be made from the input: the mode needs one and none was named. */
@@ -541,8 +546,9 @@ static bool encode_source(const struct encode_options *options, struct source *s
 /* Any file may be an input, and a loss, but for what was compressed: a file, or a chunk. */
 static bool is_foreign(const uint8_t *head, uint64_t head_size, uint64_t size)
 {
+    struct strait_chunk_info info;
     (void)size;
-    return !container_is_file(head, head_size) && (head_size < 4 || memcmp(head, "STRC", 4) != 0);
+    return !container_is_file(head, head_size) && strait_chunk_info(head, head_size, &info) != STRAIT_OK;
 }
 
 /* Calibration reads the input twice, which is impossible with a pipe. */
@@ -561,7 +567,7 @@ static enum exit_code encode_run(const struct encode_options *options)
     if (!output_allowed(options->output, options->force) || !source_open(&source, options->input))
         return EXIT_CODE_DATA;
     ok = source_survives(&source, options->output) &&
-         (options->operand == NULL || operand_is_output(options->operand, is_foreign, "is no compressed file")) &&
+         (options->unnamed == NULL || operand_is_output(options->unnamed, is_foreign, "is no compressed file")) &&
          (!must_spool(options, &source) || source_spool(&source));
     ok = ok && encode_source(options, &source, started, &code);
     source_close(&source);

@@ -120,6 +120,7 @@ struct coded {
     struct buffer infos; /* struct strait_page_info, one per page */
     struct strait_result result;
     bool is_base;         /* the chunk has chosen base */
+    bool borrows;         /* `chunk` and `other` are the slot's large ones */
     uint64_t table_bytes; /* of the chunk with tables */
     uint64_t kept_bytes;  /* of the smaller one of that and base */
     bool joins;           /* it costs less as bytes, in one chunk with those around it that do so, too */
@@ -132,6 +133,7 @@ struct coded {
 struct encode_slot {
     struct coded list[CLUSTER_MAX];
     uint32_t count;
+    struct buffer large[2]; /* `chunk` and `other` of the one that is not small, wherever it stands in the list */
     struct buffer raw;
     struct buffer scratch;
     enum strait_status status; /* of everything but I/O */
@@ -490,6 +492,18 @@ static enum strait_status join(const struct encode_task *task, struct coded *fir
     return status == STRAIT_OK ? first->result.status : status;
 }
 
+/* Lends the large buffers, or takes them back. */
+static void swap_large(struct encode_slot *slot, struct coded *coded)
+{
+    const struct buffer chunk = coded->chunk, other = coded->other;
+
+    coded->chunk = slot->large[0];
+    coded->other = slot->large[1];
+    slot->large[0] = chunk;
+    slot->large[1] = other;
+    coded->borrows = !coded->borrows;
+}
+
 /* Puts a chunk where another was, which keeps its memory. */
 static void move(struct coded *to, struct coded *from)
 {
@@ -531,6 +545,8 @@ static void encode_work(void *job_, void *slot_)
         if (slot->io_failed)
             return;
         coded->raw_bytes = cut_bytes(&coded->cut);
+        if (coded->raw_bytes >= SMALL_BYTES)
+            swap_large(slot, coded);
         fit_tables(job->task, coded);
         status = encode_chunk(job->task, coded, &slot->scratch);
         if (status == STRAIT_OK)
@@ -586,6 +602,9 @@ static bool give_slot(struct encode_job *job, struct encode_slot *slot)
     }
     for (uint32_t c = 0; given && c < slot->count; c++)
         given = give_chunk(job, &slot->list[c]);
+    for (uint32_t c = 0; c < CLUSTER_MAX; c++)
+        if (slot->list[c].borrows)
+            swap_large(slot, &slot->list[c]);
     return given;
 }
 
@@ -612,6 +631,8 @@ static void slot_release(void *slot_)
         buffer_fini(&coded->stats);
         buffer_fini(&coded->infos);
     }
+    buffer_fini(&slot->large[0]);
+    buffer_fini(&slot->large[1]);
     buffer_fini(&slot->raw);
     buffer_fini(&slot->scratch);
 }

@@ -450,6 +450,8 @@ bool operand_is_output(const char *path, operand_kept *is_kept, const char *why)
 {
     uint8_t head[FILE_HEAD_BYTES];
     uint64_t got, size;
+    if (strcmp(path, "-") == 0)
+        return true;
     file_head(path, head, &got, &size);
     if (size == 0 ||
         !is_kept(head, got, size)) /* nothing that could be lost, or what opening it for writing will say */

@@ -281,8 +281,14 @@ for other in broken.safetensors cut.safetensors zeroes noise values no-tensors.s
     refused 1 'no compressed file: .*-o' encode -f first.safetensors second.bin
     same $other second.bin "what a pattern has matched, like $other"
 done
-printf x >second.bin
-refused 1 'no compressed file: .*-o' encode -f first.safetensors second.bin
+for text in x 'STRCTURAL notes'; do
+    printf %s "$text" >second.bin
+    refused 1 'no compressed file: .*-o' encode -f first.safetensors second.bin
+done
+cp values unnamed
+printf notes >unnamed.strait
+refused 1 'no compressed file: .*-o' encode -f unnamed
+"$strait" encode -qf unnamed -o unnamed.strait && "$strait" encode -qf unnamed || fail "-f keeps what was compressed"
 : >second.bin
 for size in 2000000 5; do # an empty file, and a compressed one, also of fewer bytes than a header
     "$strait" encode -qf values second.bin && "$strait" decode -q second.bin - | cmp - values || fail "-f replaces what may be lost"
