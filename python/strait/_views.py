@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, Union
 
 import numpy as np
@@ -115,7 +116,39 @@ def dtype_of(dtype: Any) -> tuple[np.dtype[Any], Any]:
         found = _of_ml_dtypes(name)
     if found.hasobject:
         raise TypeError(f"arrays of dtype {found} hold no values of their own")
+    if found.itemsize == 0:
+        raise TypeError(f"values of dtype {dtype!r} have no bytes")
     return found, None
+
+
+def has_torch() -> bool:
+    try:
+        __import__("torch")
+    except ModuleNotFoundError as failure:
+        if failure.name != "torch":
+            raise
+        return False
+    return True
+
+
+def dtype_here(stored: np.dtype[Any] | str | None) -> np.dtype[Any] | str | None:
+    """What a Chunk knows, for decode(): of torch's where that is not installed the dtype that numpy itself has of that
+    name, or None."""
+    if not isinstance(stored, str) or has_torch():
+        return stored
+    try:
+        found: np.dtype[Any] = np.dtype(stored.removeprefix("torch."))
+    except TypeError:
+        return None
+    return found if found.isbuiltin == 1 else None  # 2: of ml_dtypes, if that happens to be loaded
+
+
+def shape_of(shape: Any) -> tuple[int, ...]:
+    """TypeError: it is neither a whole number nor several."""
+    try:
+        return tuple(operator.index(n) for n in (shape if hasattr(shape, "__iter__") else (shape,)))
+    except TypeError:
+        raise TypeError(f"a shape is one or more whole numbers, not {shape!r}") from None
 
 
 def _of_ml_dtypes(name: str) -> np.dtype[Any]:

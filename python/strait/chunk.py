@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from . import _abi
 from ._abi import lib
-from ._views import ArrayLike, byte_view, dtype_of
+from ._views import ArrayLike, byte_view, dtype_of, has_torch, shape_of
 from .errors import Status, make_error
 
 if TYPE_CHECKING:
@@ -27,32 +27,38 @@ class Chunk(bytes):
     shape, dtype: of the array (numpy) or tensor (torch); None where that is not known, as of a PageList.
     The bytes of a chunk say neither. Chunk(data, shape, dtype) adds them to bytes that have come some other way; dtype
     is anything that decode() takes. Slices and sums are plain bytes, and bytes(chunk) is; a pickled Chunk is one again,
-    and does not need torch to be read.
+    and does not need torch to be read: where torch is not installed, dtype is its name ("torch.bfloat16"), and decode()
+    makes an array of numpy of the tensor's shape.
     """
 
     shape: tuple[int, ...] | None
     stored_dtype: np.dtype[Any] | str | None  # torch's by its name, so that it can be pickled without torch
+    _hash: int | None = None
 
     def __new__(cls, data: Buffer = b"", shape: Any = None, dtype: Any = None) -> Chunk:
         chunk = super().__new__(cls, data)
-        chunk.shape = (shape,) if isinstance(shape, int) else None if shape is None else tuple(shape)
+        chunk.shape = None if shape is None else shape_of(shape)
         name = str(dtype)
         chunk.stored_dtype = dtype if dtype is None else name if name.startswith("torch.") else dtype_of(dtype)[0]
         return chunk
 
     @property
     def dtype(self) -> Any:
-        """A numpy.dtype, or a torch.dtype, or None."""
-        if isinstance(self.stored_dtype, str):
+        """A numpy.dtype, or a torch.dtype (its name where torch is not installed), or None."""
+        if isinstance(self.stored_dtype, str) and has_torch():
             return dtype_of(self.stored_dtype)[1]
         return self.stored_dtype
 
     def __hash__(self) -> int:
-        return hash(self[:])  # bytes keep theirs in the object, which chunk_of() does not fill
+        if self._hash is None:
+            self._hash = hash(self[:])  # bytes keep theirs in the object, which chunk_of() does not fill
+        return self._hash
 
     def __repr__(self) -> str:
         what = "" if self.shape is None else f", of {self.stored_dtype} {list(self.shape)}"
         return f"<strait.Chunk of {len(self)} bytes{what}>"
+
+    __str__ = __repr__  # that of bytes has all of them
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Chunk, (self[:], self.shape, self.stored_dtype)

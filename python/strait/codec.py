@@ -22,9 +22,11 @@ from ._views import (
     check_writable,
     decoded_dtype,
     described,
+    dtype_here,
     dtype_name,
     dtype_of,
     element_of,
+    shape_of,
 )
 from .chunk import Chunk, Element, chunk_of, metadata_of, pages_of
 from .codebook import Codebook, codebook_handle
@@ -337,7 +339,7 @@ class _Decoder:
         numpys, torchs = (None, None) if dtype is None else dtype_of(dtype)
         lengths = self._lengths(chosen)
         size = int(lengths.sum(dtype=np.uint64))
-        data, array = self._new_array(size, numpys, (-1,) if shape is None else shape)
+        data, array = self._new_array(size, numpys, (-1,) if shape is None else shape_of(shape))
         status = self._flat(data, lengths, chosen)
         for page in np.flatnonzero(status):
             start = int(page_offsets(lengths, 1)[page])
@@ -499,7 +501,8 @@ def decode(
     shape, dtype: of the new array, for chunks that have come as plain bytes; each may be left out. dtype is one of
         numpy or its name ("bfloat16" and others of ml_dtypes where that is installed), or one of torch or its name
         ("torch.bfloat16") for a tensor. One number of the shape may be -1. Where either is given, what a Chunk knows
-        does not count, and with `select` its shape does not.
+        does not count, and with `select` its shape does not. Of a Chunk of a tensor, where torch is not installed: the
+        dtype that numpy has of that name, or else that of the chunk's elements, as above.
 
     Returns `out`, or the new array.
     When pages fail, the exception's .failed_pages and .page_status tell which; the others are decoded. Bytes of failed
@@ -526,8 +529,9 @@ def decode(
     if isinstance(chunk, Chunk) and shape is None and dtype is None:
         if select is None:
             shape = chunk.shape
-        if select is None or decoder.holds_whole(chunk.stored_dtype, chosen):
-            dtype = chunk.stored_dtype
+        known = dtype_here(chunk.stored_dtype)
+        if select is None or decoder.holds_whole(known, chosen):
+            dtype = known
     return decoder.to_new(shape, dtype, chosen)
 
 

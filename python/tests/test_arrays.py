@@ -93,12 +93,14 @@ def test_a_chunk_is_bytes(rows, codebook):
     assert type(chunk) is strait.Chunk and isinstance(chunk, bytes) and len(chunk) == len(plain)
     for part in (chunk[:], chunk[1:], chunk + b"", chunk[:10] + plain[10:]):
         assert type(part) is bytes and plain.endswith(part)
-    assert repr(chunk) == f"<strait.Chunk of {len(plain)} bytes, of uint16 [{rows}, 100]>"
+    assert repr(chunk) == str(chunk) == f"{chunk}" == f"<strait.Chunk of {len(plain)} bytes, of uint16 [{rows}, 100]>"
+    assert chunk._hash == hash(plain)  # kept: not computed of a copy each time
     for copied in (
         *(pickle.loads(pickle.dumps(chunk, protocol)) for protocol in range(6)),
         copy.copy(chunk),
         copy.deepcopy(chunk),
         strait.Chunk(plain, [rows, 100], "uint16"),
+        strait.Chunk(plain, np.array([rows, 100]), "uint16"),
         strait.Chunk(bytearray(plain), (rows, 100), np.uint16),
     ):
         assert copied == chunk and hash(copied) == hash(plain)
@@ -111,6 +113,43 @@ def test_a_chunk_is_bytes(rows, codebook):
     for _ in range(20):
         strait.encode(values, codebook)
     assert sys.getrefcount(strait.Chunk) < types + 10
+
+
+def test_a_chunk_of_what_cannot_be():
+    chunk = bytes(strait.encode(np.arange(5, dtype=np.float32)))
+    one = strait.Chunk(chunk, np.int64(5), np.float32)
+    assert one.shape == (5,) and type(one.shape[0]) is int and strait.decode(one).shape == (5,)
+    for dtype in ("V0", "S0", np.dtype([])):
+        with pytest.raises(TypeError, match="have no bytes"):
+            strait.Chunk(chunk, None, dtype)
+        with pytest.raises(TypeError, match="have no bytes"):
+            strait.decode(chunk, select=[0], dtype=dtype)
+    for shape in ("5", (5, "1"), 5.0, [None]):
+        with pytest.raises(TypeError, match="a shape is one or more whole numbers, not "):
+            strait.Chunk(chunk, shape, np.float32)
+        with pytest.raises(TypeError, match="a shape is one or more whole numbers, not "):
+            strait.decode(chunk, shape=shape)
+
+
+@pytest.mark.parametrize(
+    "element, of_torch, here",
+    [
+        ("bf16", "bfloat16", np.uint16),
+        ("fp16", "float16", np.float16),
+        ("fp8_e4m3", "float8_e4m3fn", np.uint8),
+        ("bytes", "int64", np.int64),
+        ("bf16", "uint8", np.uint8),
+    ],
+)
+def test_a_chunk_of_a_tensor_without_torch(element, of_torch, here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    values = np.arange(4096, dtype=np.uint16).view(here).reshape(-1, 64)
+    chunk = strait.encode(values.view(np.uint8), element=element, page_bytes=1024)
+    chunk = pickle.loads(pickle.dumps(strait.Chunk(chunk, values.shape, f"torch.{of_torch}")))
+    assert chunk.dtype == f"torch.{of_torch}" and of_torch in str(chunk)
+    back = strait.decode(chunk)
+    assert back.dtype == here and back.shape == values.shape and back.tobytes() == values.tobytes()
+    assert strait.decode(chunk, select=[1]).tobytes() == values.tobytes()[1024:2048]
 
 
 def test_shape_and_dtype_of_plain_bytes(codebook, rng):
