@@ -7,9 +7,11 @@ of a safetensors file is read here. Both need the package xxhash: pip install st
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import shutil
 import stat
 import struct
 import tempfile
@@ -253,7 +255,9 @@ def _complete(path: str) -> Iterator[Any]:
         with open(path, "wb") as file:
             yield file
         return
-    path = os.path.realpath(path) if os.path.exists(path) else path
+    path = os.path.realpath(path) if os.path.islink(path) else path  # also of what is not there yet
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
     folder = os.path.dirname(path) or "."
     fd, temp = _open_unnamed(folder), ""
     if fd < 0:
@@ -264,7 +268,7 @@ def _complete(path: str) -> Iterator[Any]:
             yield file
             file.flush()
             os.fsync(fd)
-            temp = temp or _name(fd, folder)
+            temp = temp or _name(fd, path, folder)
             os.replace(temp, path)
     except BaseException:
         if temp:
@@ -302,8 +306,9 @@ def _keep_attributes(fd: int, path: str, is_private: bool) -> None:
     os.fchmod(fd, stat.S_IMODE(old.st_mode) & 0o777)
 
 
-def _name(fd: int, folder: str) -> str:
-    """Names a complete file, for as long as renaming takes."""
+def _name(fd: int, path: str, folder: str) -> str:
+    """Names a complete file that is to replace `path`, for as long as renaming takes; a copy of it where it can have no
+    name, as file systems and what confines a process may have it."""
     number = 0
     while True:
         temp = os.path.join(folder, f".strait-{os.getpid()}-{threading.get_ident()}-{number}")
@@ -312,6 +317,25 @@ def _name(fd: int, folder: str) -> str:
             return temp
         except FileExistsError:
             number += 1
+        except OSError as failure:
+            if failure.errno == errno.ENOSPC:
+                raise
+            return _copied(fd, path, folder)
+
+
+def _copied(fd: int, path: str, folder: str) -> str:
+    copy, temp = tempfile.mkstemp(prefix=".strait-", dir=folder)
+    try:
+        with open(copy, "wb") as target, open(fd, "rb", closefd=False) as source:
+            _keep_attributes(copy, path, True)
+            source.seek(0)
+            shutil.copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.fsync(copy)
+    except BaseException:
+        os.unlink(temp)
+        raise
+    return temp
 
 
 def _sync(folder: str) -> None:

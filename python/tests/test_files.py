@@ -1,5 +1,6 @@
 """Files: save_file, load_file, and the command's."""
 
+import errno
 import json
 import os
 import struct
@@ -200,6 +201,14 @@ def test_a_file_keeps_what_it_replaces(unnamed, tmp_path, monkeypatch):
     link.symlink_to("file")
     strait.save_file(tensors, os.fsencode(link))
     assert link.is_symlink() and (strait.load_file(path)["x"] == tensors["x"]).all()
+    path.unlink()
+    strait.save_file(tensors, link)  # to what is not there
+    assert link.is_symlink() and (strait.load_file(path)["x"] == tensors["x"]).all()
+    link.unlink()
+    link.symlink_to("link")
+    with pytest.raises(OSError, match="symbolic links"):
+        strait.save_file(tensors, link)
+    assert link.is_symlink()
     link.unlink()
     os.mkfifo(link)
     reader = os.open(link, os.O_RDWR | os.O_NONBLOCK)
@@ -219,3 +228,31 @@ def test_a_file_keeps_what_it_replaces(unnamed, tmp_path, monkeypatch):
         os.close(fd)
         assert unfinished(path, tensors) == []
         assert (strait.load_file(path)["x"] == tensors["x"]).all()
+
+
+def test_a_file_that_cannot_be_named_is_copied(tmp_path, monkeypatch):
+    """As where the file system, or what confines the process, refuses links of /proc."""
+    import strait.files
+
+    path, tensors = tmp_path / "file", {"x": np.arange(9, dtype=np.float32)}
+    strait.save_file(tensors, path)
+    expected = path.read_bytes()
+    strait.save_file({}, path)
+    path.chmod(0o640)
+
+    def refuse(number):
+        def link(*_, **__):
+            raise OSError(number, os.strerror(number))
+
+        monkeypatch.setattr(os, "link", link)
+
+    refuse(errno.EPERM)
+    strait.save_file(tensors, path)
+    assert path.read_bytes() == expected and path.stat().st_mode & 0o7777 == 0o640 and os.listdir(tmp_path) == ["file"]
+    fd = strait.files._open_unnamed(str(tmp_path))
+    if fd >= 0:
+        os.close(fd)
+        refuse(errno.ENOSPC)
+        with pytest.raises(OSError, match=os.strerror(errno.ENOSPC)):
+            strait.save_file({}, path)
+        assert path.read_bytes() == expected and os.listdir(tmp_path) == ["file"]
