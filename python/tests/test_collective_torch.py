@@ -232,6 +232,48 @@ def test_a_call_that_waits_in_nccl_is_aborted(nccl, monkeypatch):
     assert nccl.calls == ["abort"]
 
 
+def test_a_handler_may_ask_while_its_thread_has_the_lock(nccl):
+    from strait.torch import communicator
+
+    made, done = communicator.Communicator(), threading.Event()
+
+    def interrupted():
+        with made._lock:  # as where a signal, or a finalizer, comes within it
+            made.check()
+            made.close()
+        done.set()
+
+    threading.Thread(target=interrupted, daemon=True).start()
+    assert done.wait(20)
+    assert nccl.calls == ["destroy"]
+
+
+def test_calls_go_on_while_the_watch_asks(nccl, monkeypatch):
+    """Which may take as long as NCCL does; but the communicator is not ended under it."""
+    from strait.torch import communicator
+
+    asks, go_on = threading.Event(), threading.Event()
+
+    def ask(comm, error):
+        if threading.current_thread().name == "strait-watch":
+            asks.set()
+            assert go_on.wait(20)
+            nccl.calls.append("asked")
+        return 0
+
+    monkeypatch.setattr(communicator, "_watch", communicator.Watch())
+    monkeypatch.setattr(communicator, "_ENTRY_S", 20)
+    monkeypatch.setattr(nccl, "ncclCommGetAsyncError", ask)
+    made, called = communicator.Communicator(), threading.Event()
+    assert asks.wait(20)
+    threading.Thread(target=lambda: (made.all_reduce(torch.zeros(8)), called.set()), daemon=True).start()
+    assert called.wait(10)
+    threading.Timer(0.2, go_on.set).start()
+    made.close()
+    communicator._watch.end()
+    assert [nccl.calls[0], nccl.calls[-1]] == ["all_reduce", "destroy"] and "asked" in nccl.calls
+
+
 def test_all_are_closed_though_one_fails(nccl):
     from strait.torch import communicator
 

@@ -111,7 +111,7 @@ class Communicator:
             raise CollectiveError("this process is not a rank of the group")
         self._comm: c_void_p | None = None
         self._failure = ""
-        self._lock = threading.Condition(threading.Lock())  # of _calls and of _comm's end
+        self._lock = threading.Condition()  # of _calls and of _comm's end; a signal's handler may take it once more
         self._calls = 0  # that have _comm
         self._handles: list[tuple[int, int, c_void_p, Any]] = []
         unique_id = self._agree()
@@ -228,14 +228,15 @@ class Communicator:
         """Aborts the communicator if it has failed: the GPU stops waiting for a rank that is no more, and the next call
         raises. What was under way is lost. A call that has the handle is waited for, until it must have come into NCCL:
         there it may wait for ever, and an abort is safe and ends it."""
+        try:
+            self.check()
+            return
+        except CollectiveError as failure:
+            text = str(failure)
         with self._lock:
-            if self._comm is None:
+            if self._comm is None:  # closed
                 return
-            try:
-                self._check_handle(self._comm)
-                return
-            except CollectiveError as failure:
-                self._failure = str(failure)
+            self._failure = text
             comm, self._comm = self._comm, None
             self._lock.wait_for(lambda: self._calls == 0, _ENTRY_S)
         print(f"strait.torch: rank {self.rank} of {self.size}: {self._failure}", file=sys.stderr, flush=True)
@@ -265,6 +266,7 @@ class Communicator:
                 self.gpu.synchronize()  # if a rank has died: until watch() has aborted
         with self._lock:
             comm, self._comm = self._comm, None
+            self._lock.wait_for(lambda: self._calls == 0, _ENTRY_S)  # of watch()
         if _communicators.get(self.group) is self:
             del _communicators[self.group]
         if comm is None:
@@ -278,7 +280,7 @@ class Communicator:
     def _forget(self, why: str) -> None:
         """In a forked child: what the communicator has is left as it is, and the next call raises."""
         self._comm, self._failure = None, why
-        self._lock, self._calls = threading.Condition(threading.Lock()), 0
+        self._lock, self._calls = threading.Condition(), 0
 
     def __enter__(self) -> Communicator:
         return self
