@@ -22,7 +22,6 @@ import numpy as np
 import torch
 import zmq
 from numpy.typing import NDArray
-from sglang.srt.configs.hybrid_arch import mambaish_config
 from sglang.srt.configs.model_config import ModelConfig
 from sglang.srt.disaggregation.base.conn import (
     KVArgs,
@@ -74,9 +73,12 @@ def state_of(model: Any) -> dict[int, str]:
     """Elements of the state of Mamba and its like, as types_of_state() has them; empty: there is none, or that is not
     told. The size says which buffer has which."""
     try:
-        return types_of_state(mambaish_config(model).mamba2_cache_params)
+        from sglang.srt.configs.hybrid_arch import mambaish_config  # which another release may not have
+
+        config = mambaish_config(model)
+        return {} if config is None else types_of_state(config.mamba2_cache_params)
     except Exception as failure:
-        logger.debug("strait: state is moved as bytes: %s", failure)
+        logger.warning("strait: state is moved as bytes, as its types cannot be read: %s", failure)
         return {}
 
 

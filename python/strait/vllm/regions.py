@@ -64,12 +64,14 @@ def _element_of(cache: torch.Tensor, spec: KVCacheSpec, name: str) -> str:
 def _as_its_values(cache: torch.Tensor, spec: MambaSpec) -> torch.Tensor:
     """The bytes of states, [blocks, 1, 1, bytes], as values of the type that most of them have: another costs
     compression, not a byte."""
+    if cache.dim() != 4 or cache.shape[1:3] != (1, 1):
+        return cache
     held: Counter[torch.dtype] = Counter()
     for shape, dtype in zip(spec.shapes, spec.dtypes):
         held[dtype] += math.prod(shape) * dtype.itemsize
     dtype = max(held, key=held.__getitem__)
     sizes = (cache.storage_offset() * cache.itemsize, cache.stride(0) * cache.itemsize, cache.shape[3] * cache.itemsize)
-    if dtype not in _ELEMENTS or cache.shape[1:3] != (1, 1) or any(size % dtype.itemsize for size in sizes):
+    if dtype not in _ELEMENTS or any(size % dtype.itemsize for size in sizes):
         return cache
     return cache.view(torch.uint8)[:, 0, 0].view(dtype)[:, None, None]
 

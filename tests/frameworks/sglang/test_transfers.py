@@ -5,6 +5,7 @@ STRAITD names the daemon, and the libraries are found as by python/tests."""
 
 import os
 import signal
+import sys
 import threading
 import time
 from types import SimpleNamespace
@@ -28,6 +29,7 @@ from sglang.srt.configs.mamba2 import Mamba2Config
 from sglang.srt.mem_cache.memory_pool import MambaPool
 from strait.sglang.conn import state_of
 from strait.sglang.regions import regions_of
+from transformers import LlamaConfig
 
 STATE = (40, 4096)  # pages and bytes of the second kind of memory
 
@@ -349,8 +351,13 @@ def test_the_type_of_a_state_is_told_by_the_model(monkeypatch, ssm, element):
     assert [types.get(item) for item in pool.get_contiguous_buf_infos()[2]] == ["bf16", "bf16", element, element]
 
 
-def test_the_type_of_a_state_is_not_told():
-    assert state_of(None) == state_of(SimpleNamespace(hf_config=SimpleNamespace())) == {}
+def test_the_type_of_a_state_is_not_told(monkeypatch, caplog):
+    plain = SimpleNamespace(hf_config=LlamaConfig(), is_draft_model=False, linear_attn_registry_result=None)
+    assert state_of(plain) == {} and not caplog.records
+    assert state_of(None) == {} and "its types cannot be read" in caplog.text
+    caplog.clear()
+    monkeypatch.setitem(sys.modules, "sglang.srt.configs.hybrid_arch", None)  # as of another release
+    assert state_of(plain) == {} and "its types cannot be read" in caplog.text
 
 
 def test_pools_that_differ(nodes, ranks, bootstrap):

@@ -23,7 +23,7 @@ from strait.service import Coding, Pool, State, Transfer
 from strait.torch import host_pool
 from strait.vllm import StraitConnector
 from strait.vllm.metadata import Load, Peer, Prefill, StraitMetadata, key_of, rank_name, unpack_blob
-from strait.vllm.regions import Share, _element_of, cache_of
+from strait.vllm.regions import Share, _as_its_values, _element_of, cache_of
 from strait.vllm.scheduler import Scheduler
 from strait.vllm.worker import Options, Worker
 from test_vllm import Nodes
@@ -277,6 +277,14 @@ def test_what_an_indexer_keeps_is_bytes():
     """Values and their scales, which vLLM calls neither quantised nor by the name of the engine's type."""
     spec = SimpleNamespace(kv_quant_mode=get_kv_quant_mode("auto"))
     assert _element_of(torch.zeros(1, dtype=torch.uint8), spec, "fp8") == "bytes"
+
+
+def test_states_of_another_form_are_left_as_they_are():
+    spec = MambaSpec(block_size=32, shapes=((8,),), dtypes=(torch.float32,))
+    for shape in ((4, 32), (4, 1, 32), (4, 1, 2, 16)):
+        cache = torch.zeros(shape, dtype=torch.int8)
+        assert _as_its_values(cache, spec) is cache
+    assert _as_its_values(torch.zeros((4, 1, 1, 32), dtype=torch.int8), spec).dtype == torch.float32
 
 
 class OfStates(Engine):
