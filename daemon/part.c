@@ -101,17 +101,13 @@ static enum strait_reason fill(struct expectation *e, struct part *part, const s
                                const char **why)
 {
     const struct pool *pool = e->request.pool->pool;
-    int32_t layer = 0;
     char text[400];
     const struct pool_blob sink = view_described(pool);
     enum strait_status status = reshape_make(source, &sink, &part->reshape, text, sizeof(text));
+    if (status == STRAIT_OK)
+        status = view_create(pool, &part->reshape, RESHAPE_SINK, &part->view, text, sizeof(text));
     if (status == STRAIT_ERR_INVALID)
         *why = request_text(&e->request, "%s", text);
-    if (status == STRAIT_OK) {
-        status = view_create(pool, &part->reshape, RESHAPE_SINK, &part->view, &layer);
-        if (status == STRAIT_ERR_INVALID)
-            *why = request_text(&e->request, VIEW_IRREGULAR, layer, "sink");
-    }
     if (status == STRAIT_OK)
         status = prepare_left(e) ? cover(e, part) : STRAIT_ERR_NO_MEMORY;
     if (status == STRAIT_OK)

@@ -179,7 +179,8 @@ struct own_text {
     char text[];
 };
 
-#define OWN_TEXTS_MAX 64u
+/* One for each leg, and some of the request itself. */
+#define OWN_TEXTS_MAX (STRAIT_PARTS_MAX + 16u)
 
 const char *request_text(struct request *request, const char *format, ...)
 {

@@ -113,18 +113,14 @@ static enum strait_reason reshape(struct source *source, const struct pool_blob 
     struct pool_ref *ref = source->offer->request.pool;
     const struct pool_blob own = view_described(ref->pool);
     struct source_tiles *tiles = calloc(1, sizeof(*tiles));
-    int32_t layer = 0;
     char text[400];
     if (tiles == NULL)
         return STRAIT_REASON_NO_MEMORY;
     enum strait_status status = reshape_make(&own, sink, &tiles->reshape, text, sizeof(text));
+    if (status == STRAIT_OK)
+        status = view_create(ref->pool, &tiles->reshape, RESHAPE_SOURCE, &tiles->view, text, sizeof(text));
     if (status == STRAIT_ERR_INVALID)
         source->why = request_text(&source->offer->request, "%s", text);
-    if (status == STRAIT_OK) {
-        status = view_create(ref->pool, &tiles->reshape, RESHAPE_SOURCE, &tiles->view, &layer);
-        if (status == STRAIT_ERR_INVALID)
-            source->why = request_text(&source->offer->request, VIEW_IRREGULAR, layer, "source");
-    }
     if (status == STRAIT_OK && source->peer != NULL && !description_tell(source->peer, ref))
         status = STRAIT_ERR_NO_MEMORY;
     if (status != STRAIT_OK) {

@@ -73,12 +73,12 @@ static bool add(struct batch *batch, const char *input, const char *name, bool c
     if (asprintf(&file.output, "%s/%.*s%s", batch->task->folder, length, name, adds ? BATCH_SUFFIX : "") < 0)
         file.output = NULL;
     batch->list[batch->count++] = file;
-    if (file.input != NULL && file.output != NULL && make_folders(file.output))
+    if (file.input != NULL && file.output != NULL ? make_folders(file.output) : fail(input, ENOMEM))
         return true;
     batch->count--;
     free(file.input);
     free(file.output);
-    return file.input != NULL && file.output != NULL ? false : fail(input, ENOMEM);
+    return false;
 }
 
 static bool add_file(struct batch *batch, const char *path)

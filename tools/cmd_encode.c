@@ -36,7 +36,7 @@ static const char usage[] =
     "                         split   BF16, FP16, FP32 with tables, FP8\n"
     "                         base    the same types without tables\n"
     "                         parts   the same types; leaves out bits that never change\n"
-    "                         tiered  BF16 alone; top16: likewise, with fixed codes of 4 bits\n"
+    "                         tiered  BF16 alone; top16 too, with fixed codes of 4 bits\n"
     "                         raw     nothing is coded\n"
     "  --class REGEX=ROLE   tensors whose name matches are of this role: k, v, kv or other; see strait calibrate\n"
     "  --dtype TYPE         what IN holds when it is no safetensors file: bf16 (default), fp16, fp32, fp8_e4m3 (or "

@@ -1,5 +1,7 @@
 #include "daemon/memory/view.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -159,12 +161,13 @@ static enum strait_status make_group(const struct pool *pool, const struct resha
 }
 
 enum strait_status view_create(const struct pool *pool, const struct reshape *reshape, enum reshape_side side,
-                               struct pool_view **made, int32_t *layer)
+                               struct pool_view **made, char *why, size_t why_size)
 {
     struct pool_view *view = calloc(1, sizeof(*view));
     if (view == NULL)
         return STRAIT_ERR_NO_MEMORY;
     const uint32_t count = reshape->group_count;
+    int32_t layer = -1;
     const struct strait_region **lists = calloc(count, sizeof(lists[0]));
     uint32_t *region_counts = calloc(count, sizeof(region_counts[0]));
     view->pool = (struct pool){.id = pool->id,
@@ -177,10 +180,15 @@ enum strait_status view_create(const struct pool *pool, const struct reshape *re
         lists == NULL || region_counts == NULL || view->pool.groups == NULL ? STRAIT_ERR_NO_MEMORY : STRAIT_OK;
     for (uint32_t g = 0; g < count && status == STRAIT_OK; g++) {
         view->pool.group_count++;
-        status = make_group(pool, reshape, g, side, view, layer);
+        status = make_group(pool, reshape, g, side, view, &layer);
         lists[g] = view->pool.groups[g].regions;
         region_counts[g] = view->pool.groups[g].region_count;
     }
+    if (status == STRAIT_ERR_INVALID)
+        snprintf(why, why_size,
+                 "layer %" PRId32 " of the pool at the %s: its rows or pages lie so that they cannot be cut into tiles "
+                 "at one distance",
+                 layer, side == RESHAPE_SOURCE ? "source" : "sink");
     if (status == STRAIT_OK)
         *made = view;
     else

@@ -2,8 +2,6 @@
 #ifndef STRAIT_DAEMON_MEMORY_VIEW_H
 #define STRAIT_DAEMON_MEMORY_VIEW_H
 
-#include <inttypes.h>
-
 #include "daemon/memory/pool.h"
 #include "proto/reshape.h"
 
@@ -22,14 +20,10 @@ struct pool_view {
 struct pool_blob view_described(const struct pool *pool);
 
 /* Makes the view of `pool` on that side of a reshape, which was made from the pool's description. On OK the caller owns
- * *view; the pool must outlive it. ERR_INVALID: rows or pages of `*layer` lie so that its tiles have no regular
- * distance; ERR_NO_MEMORY. */
+ * *view; the pool must outlive it. ERR_INVALID: rows or pages of a layer lie so that its tiles have no regular
+ * distance; `why` (may have size 0) then names it. ERR_NO_MEMORY. */
 enum strait_status view_create(const struct pool *pool, const struct reshape *reshape, enum reshape_side side,
-                               struct pool_view **view, int32_t *layer);
-/* What is wrong with that layer of the pool at a side, after ERR_INVALID. */
-#define VIEW_IRREGULAR                                                                                             \
-    "layer %" PRId32 " of the pool at the %s: its rows or pages lie so that they cannot be cut into tiles at one " \
-    "distance"
+                               struct pool_view **view, char *why, size_t why_size);
 void view_destroy(struct pool_view *view); /* NULL is allowed */
 
 /* Makes the tiles of all pages of a set; logical index i of a page is i * tiles in the view. On OK the caller calls

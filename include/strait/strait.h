@@ -206,12 +206,12 @@ struct strait_pool_params {
 
 /* Registers a pool and draws its id, which stays the same across reconnects. The pool may be used at once; an event
  * POOL tells whether the daemon could map it, with a text when it could not: ERR_INVALID (memory that is too small, on
- * another device, or of two regions of a group), ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has failed),
- * ERR_NO_MEMORY, ERR_IO. What uses a refused pool fails with LOCAL. The regions' descriptors are duplicated. Memory of
- * memfds that was never touched is touched here, which takes long, so that this process is charged for it, not the
- * daemon. Within a group, regions are sorted by layer, then role, then position here. On OK the client owns *pool.
- * ERR_INVALID (also a memfd that is not sealed, or smaller than its regions say), ERR_NO_MEMORY, ERR_IO (no descriptors
- * left). */
+ * another device, or of two regions of a group), ERR_UNSUPPORTED (no GPU, or no plugin), ERR_DEVICE (the GPU has
+ * failed), ERR_NO_MEMORY, ERR_IO. What uses a refused pool fails with LOCAL. The regions' descriptors are duplicated.
+ * Memory of memfds that was never touched is touched here, which takes long, so that this process is charged for it,
+ * not the daemon. Within a group, regions are sorted by layer, then role, then position here. On OK the client owns
+ * *pool. ERR_INVALID (also a memfd that is not sealed, or smaller than its regions say), ERR_NO_MEMORY, ERR_IO (no
+ * descriptors left). */
 STRAIT_API enum strait_status strait_pool_register(struct strait_client *client,
                                                    const struct strait_pool_params *params, struct strait_pool **pool);
 

@@ -159,15 +159,17 @@ TEST(an_offer_whose_only_sink_was_never_described_fails)
 }
 
 /* One consumer after the other, so that the first one's text has to last. */
-TEST(what_does_not_fit_two_consumers_is_told_to_the_client_of_the_offer)
+TEST(what_does_not_fit_many_consumers_is_told_to_the_client_of_the_offer)
 {
-    static const char *const keys[] = {"one", "two"};
+    enum { CONSUMERS = STRAIT_PARTS_MAX };
+    char key[8];
     scene_begin();
-    struct flow *offer = OFFER(s.pair.source, "both", LISTS({.count = PAGES}), .last = true, .consumers = 2);
+    struct flow *offer = OFFER(s.pair.source, "both", LISTS({.count = PAGES}), .last = true, .consumers = CONSUMERS);
     strcpy(s.other.compat, "another model");
-    for (uint64_t leg = 1; leg <= 2; leg++) {
+    for (uint64_t leg = 1; leg <= CONSUMERS; leg++) {
         struct message message = rogue_request(&s.blob, "both", leg, &all_pages);
-        message.request.sink_key = view_of(keys[leg - 1], 3);
+        snprintf(key, sizeof(key), "%u", (unsigned)leg);
+        message.request.sink_key = view_of(key, strlen(key));
         message.request.sink_pool = s.other.pool;
         message.request.geometry = geometry_of(&s.other);
         rogue_say(&s.rogue, &message);
