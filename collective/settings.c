@@ -91,6 +91,14 @@ static unsigned number_of(const char *name)
     return 0;
 }
 
+/* Whether NCCL has been told to use no memory that processes of a host share: kernels of ours do not either, then,
+ * unless they are asked for. */
+static bool is_shm_off(void)
+{
+    const char *value = getenv("NCCL_SHM_DISABLE");
+    return value != NULL && strtol(value, NULL, 0) != 0;
+}
+
 static bool is_known(const char *variable, size_t size)
 {
     for (unsigned i = 0; i < asked_count; i++)
@@ -106,13 +114,14 @@ struct coll_settings coll_settings_read(void)
     static const char *const switches[] = {"0", "1"}, *const unless[] = {"1", "0"};
     static const char *const backends[] = {"auto", "host"}, *const bytes[] = {"auto", "bf16", "raw"};
     static const char *const shm[] = {"auto", "never", "always"};
-    unsigned mode = choice("STRAIT_COLL", modes, 4);
+    const unsigned mode = choice("STRAIT_COLL", modes, 4);
+    const enum coll_shm channels = (enum coll_shm)choice("STRAIT_COLL_SHM", shm, 3);
     const struct coll_settings settings = {
         .raw = mode == 1 || mode == 3,
         .forced = mode == 2,
         .ring = choice("STRAIT_COLL_ORDER", orders, 2) == 1,
         .bytes = (enum coll_bytes)choice("STRAIT_COLL_BYTES", bytes, 3),
-        .shm = (enum coll_shm)choice("STRAIT_COLL_SHM", shm, 3),
+        .shm = channels == COLL_SHM_AUTO && is_shm_off() ? COLL_SHM_NEVER : channels,
         .pairs = choice("STRAIT_COLL_PAIRS", unless, 2) == 0,
         .shm_only = choice("STRAIT_COLL_MEET", backends, 2) == 1,
         .wait_ms = wait_of("STRAIT_COLL_WAIT"),

@@ -11,11 +11,14 @@ static const struct way {
     const char *mode, *shm;
     uint32_t fs, no_shm;
     bool channels;
+    const char *disabled; /* NCCL_SHM_DISABLE; NULL: not set */
 } ways[] = {
-    {"auto", "auto", QUICK_FS, 0, true},       {"auto", "auto", SLOW_FS, 0, false},
-    {"auto", "never", QUICK_FS, 0, false},     {"auto", "always", SLOW_FS, 0, true},
-    {"auto", "auto", QUICK_FS, 2, false},      {"compress", "auto", QUICK_FS, 0, false},
-    {"compress", "always", QUICK_FS, 0, true}, {"compress", "always", QUICK_FS, 1, false},
+    {"auto", "auto", QUICK_FS, 0, true, NULL},       {"auto", "auto", SLOW_FS, 0, false, NULL},
+    {"auto", "never", QUICK_FS, 0, false, NULL},     {"auto", "always", SLOW_FS, 0, true, NULL},
+    {"auto", "auto", QUICK_FS, 2, false, NULL},      {"compress", "auto", QUICK_FS, 0, false, NULL},
+    {"compress", "always", QUICK_FS, 0, true, NULL}, {"compress", "always", QUICK_FS, 1, false, NULL},
+    {"auto", "auto", QUICK_FS, 0, false, "1"},       {"auto", "auto", QUICK_FS, 0, true, "0"},
+    {"auto", "always", QUICK_FS, 0, true, "1"},
 };
 
 static void begin(const struct way *way)
@@ -23,6 +26,8 @@ static void begin(const struct way *way)
     overlap_begin();
     setenv("STRAIT_COLL", way->mode, 1);
     setenv("STRAIT_COLL_SHM", way->shm, 1);
+    if (way->disabled != NULL)
+        setenv("NCCL_SHM_DISABLE", way->disabled, 1);
     fake_gpu.shm_fs = way->fs;
     fake_gpu.no_shm = way->no_shm;
 }
