@@ -17,6 +17,8 @@ set(STRAIT_LONG_TESTS
     ep_hosts_emulated_many
     # 600 random groups, and 10^5 small shapes: the gate has 40 groups.
     ep_phases_emulated_many ep_phases_emulated_small
+    # 4000 random chunks beside the model of the format: the gate has 400.
+    format_model_many
     # Checkpoints of hundreds of MiB.
     checkpoint_reshard_large
     # Builds of packages, and roots of distributions to install them in.
@@ -47,5 +49,5 @@ endif()
 # a new folder.
 set(STRAIT_FIRST_TESTS
     cli node_links python bench_runs chaos soak coll_choices coll_bound coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2 coll_rails
-    coll_memory coll_stress coll_overflow coll_join node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
+    coll_memory coll_stress coll_overflow coll_failures coll_nonblocking coll_watch coll_join transport_teardown node_stream node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
     peer format_model demo collective_reduce collective_preload collective_replace tcp log model)

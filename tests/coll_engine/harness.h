@@ -135,7 +135,8 @@ void overlap_warm_up(const struct rank *rank, coll_comm comm, int type);
 
 /* ---- Suites ------------------------------------------------------------------------------------------------------ */
 
-/* tcase_add_loop_test; under sanitizers of every STRIDEth one, beginning elsewhere in each loop. */
+/* tcase_add_loop_test of every second one, of all with STRAIT_TEST_ALL; under sanitizers of every STRIDEth one. Begins
+ * elsewhere in each loop. */
 void add_loop(TCase *tests, const TTest *test, int from, int until);
 
 /* Adds a test that does nothing but start ranks, by ranks_run or ranks_start: `scenes` times, with a pointer to the
