@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import faulthandler
 import multiprocessing
 import os
+import queue
+import signal
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -150,6 +153,7 @@ def _serve(settings: Settings, calls: Any, answers: Any) -> None:
         OMP_NUM_THREADS="1",
         **settings.environment,
     )
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         served = _Served(settings)
         answers.put((None, None))
@@ -185,7 +189,12 @@ class Engine:
         return self._answer(seconds)
 
     def _answer(self, seconds: float) -> Any:
-        value, failure = self._answers.get(timeout=seconds)
+        try:
+            value, failure = self._answers.get(timeout=seconds)
+        except queue.Empty:
+            os.kill(self.process.pid, signal.SIGUSR1)  # which prints where its threads are
+            time.sleep(1)
+            raise TimeoutError(f"the engine has not answered for {seconds:.0f} s") from None
         if failure is not None:
             raise RuntimeError(f"the engine failed:\n{failure}")
         return value
