@@ -1,6 +1,7 @@
 #include "daemon/source.h"
 
 #include <stdlib.h>
+#include <strait/codec.h>
 #include <string.h>
 #include <utlist.h>
 #include <xxhash.h>
@@ -412,10 +413,9 @@ static void report(struct source *source, enum leg_event_type type, uint64_t gra
 
 /* Each gigabit that the tables expect is compared with what was spent. */
 #define DRIFT_BITS  (1ull << 30)
-#define DRIFT_SHARE 1.05
 #define DRIFT_PAUSE 3600 /* seconds */
 
-/* Warns, once an hour at most, that exponents take over 5 % more than the codebook set expects. */
+/* Warns, once an hour at most, that the codebook set does not fit. */
 static void watch_drift(struct node *node, const struct job_result *result)
 {
     struct metrics *metrics = &node->metrics;
@@ -428,7 +428,7 @@ static void watch_drift(struct node *node, const struct job_result *result)
     node->drift.exponent_bits = metrics->exponent_bits;
     node->drift.expected_bits = metrics->expected_bits;
     const uint64_t now = uv_hrtime();
-    if ((double)spent <= (double)expected * DRIFT_SHARE ||
+    if ((double)spent <= (double)expected * STRAIT_CODEBOOK_FITS ||
         (node->drift.told != 0 && now - node->drift.told < DRIFT_PAUSE * 1000000000ull))
         return;
     node->drift.told = now;

@@ -60,8 +60,6 @@ static const char expect_usage[] =
 
 const char *const codebook_names[] = {"diff", "expect", NULL};
 
-#define FITS_SHARE 0.05 /* what strait encode warns of, too */
-
 /* ---- Bits ------------------------------------------------------------------------------------------------------ */
 
 /* Of an exponent in mode tiered; 0: not known. */
@@ -82,7 +80,7 @@ static uint32_t table_for(const struct strait_codebook *codebook, struct strait_
 
 static bool is_above(double bits, double expected)
 {
-    return expected > 0 && bits > expected * (1 + FITS_SHARE);
+    return expected > 0 && bits > expected * STRAIT_CODEBOOK_FITS;
 }
 
 static void print_bits(double bits)

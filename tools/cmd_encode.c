@@ -289,8 +289,6 @@ static void print_carried(const struct plan *plan, FILE *stream)
 
 /* ---- Drift: whether a set still fits ---- */
 
-/* Tables are 1 to 2 % smaller than base on values like those that they were made of. */
-#define DRIFT_SHARE  0.05
 #define DRIFT_ADVICE "; warning: the codebook set does not fit these values, calibrate one anew"
 
 /* Bits that the values of a table spend on an exponent, beside 8 of sign and mantissa; 0: it has none. */
@@ -312,7 +310,7 @@ static bool table_has_drifted(const struct encode_report *report, uint32_t table
 {
     const double expected = bits_expected(report, table);
 
-    return expected > 0 && bits_spent(report, table) > expected * (1 + DRIFT_SHARE);
+    return expected > 0 && bits_spent(report, table) > expected * STRAIT_CODEBOOK_FITS;
 }
 
 static uint32_t named_tables(const struct encode_report *report)
@@ -322,7 +320,7 @@ static uint32_t named_tables(const struct encode_report *report)
 
 static bool has_drifted(const struct encode_report *report)
 {
-    if (ratio_of(report->outcome->table_bytes, report->outcome->kept_bytes) > 1 + DRIFT_SHARE)
+    if (ratio_of(report->outcome->table_bytes, report->outcome->kept_bytes) > STRAIT_CODEBOOK_FITS)
         return true;
     for (uint32_t t = 0; t < named_tables(report); t++)
         if (table_has_drifted(report, t))

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cjson/cJSON.h>
+#include <strait/codec.h>
 
 #include "internal/default_socket.h"
 #include "tools/ask.h"
@@ -47,7 +48,7 @@ static void print_node(const cJSON *root)
     const double expected = number_of(counters, "expected_bits"), spent = number_of(counters, "exponent_bits");
     if (expected > 0)
         printf("; what was sent took %.3f of what its tables expect%s", spent / expected,
-               spent > 1.05 * expected ? ": the set does not fit" : "");
+               spent > STRAIT_CODEBOOK_FITS * expected ? ": the set does not fit" : "");
     putchar('\n');
     const char *transports = text_of(root, "transports"), *left_out = text_of(root, "transports_left_out");
     printf("  transports   %s%s%s%s\n", transports[0] != '\0' ? transports : "none", left_out[0] != '\0' ? " (" : "",
