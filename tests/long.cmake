@@ -25,7 +25,7 @@ set(STRAIT_LONG_TESTS
     packages wheel image kubernetes)
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have, and benches.
-set(long_address ep_hosts_emulated coll_bound coll_choices coll_rings_hosts2 bench_runs demo)
+set(long_address ep_hosts_emulated coll_bound coll_choices coll_rails coll_rings_hosts2 node_links bench_runs demo)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
     cli demo coll_memory coll_groups coll_groups_hosts2 coll_reach layering schemas client_exports client_memory collective_exports collective_preload collective_replace collective_find
@@ -34,7 +34,7 @@ set(long_thread
     coll_share coll_apart coll_many coll_report coll_scale coll_newer job node_types collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
     checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example ep_phases_emulated fuzz_checkpoint fuzz_checkpoint_index
     fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
-    node_withdraw node_rotation node_why node_codebooks_rogue node_links node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
+    node_match node_sampling node_withdraw node_rotation node_why node_codebooks_rogue node_links node_rogue node_rogue_reach node_rogue_source node_rogue_open node_rogue_request peer_stranger nccl_wire
     transport_ucx_on_gpus transport_teardown_ucx_on_gpus fuzz_chunk fuzz_chunk_repaired fuzz_roundtrip fuzz_codebook
     fuzz_container fuzz_message fuzz_channel fuzz_blob fuzz_nccl fuzz_trace fuzz_tcp fuzz_rendezvous fuzz_safetensors fuzz_options
     fuzz_http_request)
