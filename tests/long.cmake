@@ -10,12 +10,16 @@ set(STRAIT_LONG_TESTS
     # Suites that the gate runs under one setting.
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
-    coll_nonblocking_hosts1 coll_overflow_program_hosts2 coll_operations_shm coll_order_shm coll_failures_shm coll_stress_shm
+    coll_nonblocking_hosts1 coll_rings_hosts2 coll_overflow_program_hosts2 coll_operations_shm coll_order_shm coll_failures_shm coll_stress_shm
+    # Overflows over time, on networks of all rates: the gate has the model of it, coll_budget.
+    coll_bound
+    # Every bench, once and short.
+    bench_runs
     # 10^5 random shapes: the gate has 10^4.
     ep_many
     # 200 random groups on two hosts: the gate has 5.
     ep_hosts_emulated_many
-    # 600 random groups, and 10^5 small shapes: the gate has 40 groups.
+    # 600 random groups, and 10^5 small shapes: the gate has 15 groups.
     ep_phases_emulated_many ep_phases_emulated_small
     # 4000 random chunks beside the model of the format: the gate has 400.
     format_model_many
@@ -25,12 +29,12 @@ set(STRAIT_LONG_TESTS
     packages wheel image kubernetes)
 
 # Under sanitizers also what is slow there and has no memory or threads that other tests do not have, and benches.
-set(long_address ep_hosts_emulated coll_bound coll_choices coll_rails coll_rings_hosts2 node_links bench_runs demo)
+set(long_address ep_hosts_emulated coll_choices coll_rails node_links demo)
 # ThreadSanitizer: what has one thread of ours, or whose threads are those of a test that stays.
 set(long_thread
     cli demo coll_memory coll_groups coll_groups_hosts2 coll_reach layering schemas client_exports client_memory collective_exports collective_preload collective_replace collective_find
-    collective_refuse collective_print collective_reduce input util calibrate straitd examples bench bench_runs
-    coll_operations coll_order coll_shm coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bound coll_bytes coll_budget
+    collective_refuse collective_print collective_reduce input util calibrate straitd examples bench
+    coll_operations coll_order coll_shm coll_sums coll_choices coll_rings coll_spaces coll_hosts coll_plan coll_rails coll_bytes coll_budget
     coll_share coll_apart coll_many coll_report coll_scale coll_newer job node_types collective_package checkpoint_format checkpoint_save checkpoint_commit checkpoint_crash
     checkpoint_damage checkpoint_reshard checkpoint_example checkpoint format_checkpoint ep_example ep_phases_emulated fuzz_checkpoint fuzz_checkpoint_index
     fuzz_coll_report receive node_coding node_limits node_hostile node_device_fails
@@ -48,6 +52,6 @@ endif()
 # What takes 10 s or more begins first, so that none of it is left when all else is over. CTest has no times of its own in
 # a new folder.
 set(STRAIT_FIRST_TESTS
-    cli node_links python bench_runs chaos soak coll_choices coll_bound coll_many coll_operations coll_preloaded coll_rings coll_rings_hosts2 coll_rails
+    cli node_links python chaos soak coll_choices coll_many coll_operations coll_preloaded coll_rings coll_rails
     coll_memory coll_stress coll_overflow coll_failures coll_nonblocking coll_watch coll_join transport_teardown node_stream node_withdraw node_why node_sampling node_end node_codebooks_rogue peer_away coll_report
     peer format_model demo collective_reduce collective_preload collective_replace tcp log model)
