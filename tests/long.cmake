@@ -11,6 +11,10 @@ set(STRAIT_LONG_TESTS
     coll_operations_hosts1 coll_operations_hosts2 coll_groups_hosts1 coll_order_hosts1 coll_order_hosts2 coll_rings_hosts1
     coll_failures_hosts1 coll_failures_hosts2 coll_memory_hosts1 coll_memory_hosts2 coll_stress_hosts1 coll_stress_hosts2
     coll_nonblocking_hosts1 coll_rings_hosts2 coll_overflow_program_hosts2 coll_operations_shm coll_order_shm coll_failures_shm coll_stress_shm
+    # GPUs as 8.6 and 9.0 are, which the gate has.
+    cuda_emulated_chosen_80 cuda_emulated_chosen_120 cuda_emulated_trials_80
+    # Links of 66 ranks, measured; rings of overflows between processes: the gate has them between threads.
+    coll_many_measured coll_rings_program
     # Overflows over time, on networks of all rates: the gate has the model of it, coll_budget.
     coll_bound
     # Every bench, once and short.

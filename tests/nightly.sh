@@ -25,7 +25,7 @@ cd "$(dirname "$0")/.."
 export CTEST_PARALLEL_LEVEL=${CTEST_PARALLEL_LEVEL:-$((2 * $(nproc)))}
 export STRAIT_TEST_SEED=${STRAIT_TEST_SEED:-$(date +%Y%m%d)}
 seed=$STRAIT_TEST_SEED
-export STRAIT_TEST_ALL=1 # loops of which the commit gate runs every second case
+export STRAIT_TEST_ALL=1 # loops of which the commit gate runs every third case
 failed=()
 
 # build PRESET: configures and builds it.

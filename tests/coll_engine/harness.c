@@ -509,7 +509,7 @@ void overlap_warm_up(const struct rank *rank, coll_comm comm, int type)
 void add_loop(TCase *tests, const TTest *test, int from, int until)
 {
     static int loops;
-    const int stride = STRIDE > 1 ? STRIDE : getenv("STRAIT_TEST_ALL") != NULL ? 1 : 2;
+    const int stride = STRIDE > 1 ? STRIDE : getenv("STRAIT_TEST_ALL") != NULL ? 1 : 3;
     const int all = until - from, first = loops++ % (stride < all ? stride : all);
     for (int at = from + first; at < until; at += stride)
         tcase_add_loop_test(tests, test, at, at + 1);

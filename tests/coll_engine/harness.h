@@ -135,7 +135,7 @@ void overlap_warm_up(const struct rank *rank, coll_comm comm, int type);
 
 /* ---- Suites ------------------------------------------------------------------------------------------------------ */
 
-/* tcase_add_loop_test of every second one, of all with STRAIT_TEST_ALL; under sanitizers of every STRIDEth one. Begins
+/* tcase_add_loop_test of every third one, of all with STRAIT_TEST_ALL; under sanitizers of every STRIDEth one. Begins
  * elsewhere in each loop. */
 void add_loop(TCase *tests, const TTest *test, int from, int until);
 
