@@ -13,7 +13,7 @@ set(STRAIT_LONG_TESTS
     coll_nonblocking_hosts1 coll_rings_hosts2 coll_overflow_program_hosts2 coll_operations_shm coll_order_shm coll_failures_shm coll_stress_shm
     # GPUs as 8.6 and 9.0 are, which the gate has.
     cuda_emulated_chosen_80 cuda_emulated_chosen_120 cuda_emulated_trials_80
-    # Links of 66 ranks, measured; rings of overflows between processes: the gate has them between threads.
+    # Links of 66 ranks, measured; the scenes for GPUs of more than rings hold, on fake ones: the gate has coll_rings.
     coll_many_measured coll_rings_program
     # Overflows over time, on networks of all rates: the gate has the model of it, coll_budget.
     coll_bound
