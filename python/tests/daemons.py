@@ -17,7 +17,11 @@ class Daemon:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
+        """Returns when there is a socket, which takes seconds on a busy machine, or the daemon has ended."""
         self.process = subprocess.Popen([self.program, *self.options], stderr=(self.folder / "log").open("a"))
+        end = time.monotonic() + 60
+        while not self.socket.exists() and self.process.poll() is None and time.monotonic() < end:
+            time.sleep(0.005)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
         process, self.process = self.process, None
