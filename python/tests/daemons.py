@@ -17,10 +17,13 @@ class Daemon:
         self.process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Returns when there is a socket, which takes seconds on a busy machine, or the daemon has ended."""
+        """Returns when there is a socket, which takes seconds on a busy machine. AssertionError, with the daemon's log:
+        not within a minute, or the daemon has ended."""
+        self.socket.unlink(missing_ok=True)  # of one that was killed
         self.process = subprocess.Popen([self.program, *self.options], stderr=(self.folder / "log").open("a"))
         end = time.monotonic() + 60
-        while not self.socket.exists() and self.process.poll() is None and time.monotonic() < end:
+        while not self.socket.exists():
+            assert self.process.poll() is None and time.monotonic() < end, (self.folder / "log").read_text()
             time.sleep(0.005)
 
     def stop(self, number: int = signal.SIGTERM) -> None:

@@ -103,13 +103,7 @@ class Nodes:
             options = ("--codebook", str(book), "--transports", "tcp")
             self.daemons.append(Daemon(folder / name, *options, listen=f"127.0.0.1:{free_port()}"))
         for daemon in self.daemons:
-            self.start(daemon)
-
-    @staticmethod
-    def start(daemon):
-        daemon.socket.unlink(missing_ok=True)
-        daemon.start()
-        until(daemon.socket.exists, what="the socket of a daemon")
+            daemon.start()
 
     def stop(self):
         for daemon in self.daemons:

@@ -467,7 +467,7 @@ def test_a_daemon_dies(nodes, all_rooms, side, step):
     texts = [failure_of(room.sender), failure_of(room.receiver)]
     assert all(any(word in text for word in ("daemon", "peer", "its decode rank")) for text in texts), texts
     release(room)
-    nodes.start(nodes.daemons[side])
+    nodes.daemons[side].start()
     until(lambda: is_whole(all_rooms), 60, "a request after the daemon's return")
     all_rooms.check()
 

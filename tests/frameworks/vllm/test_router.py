@@ -276,7 +276,7 @@ async def scenario(world):
         await asyncio.sleep(1)
         daemon.stop(signal.SIGKILL)
         await asyncio.sleep(1)
-        world.nodes.start(daemon)
+        daemon.start()
         await running
         await becomes_quiet(session, world.prefill, world.decode)
 

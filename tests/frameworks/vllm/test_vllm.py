@@ -56,16 +56,7 @@ class Nodes:
                 )
             )
         for daemon in self.daemons:
-            self.start(daemon)
-
-    @staticmethod
-    def start(daemon):
-        daemon.socket.unlink(missing_ok=True)
-        daemon.start()
-        end = time.monotonic() + 10
-        while not daemon.socket.exists():
-            assert time.monotonic() < end, (daemon.folder / "log").read_text()
-            time.sleep(0.01)
+            daemon.start()
 
     def stop(self):
         for daemon in self.daemons:
@@ -308,7 +299,7 @@ def test_a_daemon_that_dies_costs_a_computation(pair, which):
         seconds = pair.check(pair.prompts(100, 40), before=kill)
         assert pair.counts() == (0, 2) and seconds < DEADLINE - 1
     finally:
-        pair.nodes.start(daemon)
+        daemon.start()
     for _ in range(20):  # the engines find it again
         pair.check(pair.prompts(50))
         if pair.counts() == (1, 0):
@@ -321,7 +312,7 @@ def test_a_daemon_that_dies_costs_a_computation(pair, which):
 def test_daemons_that_were_restarted_are_not_noticed(pair):
     for daemon in pair.nodes.daemons:
         daemon.stop()
-        pair.nodes.start(daemon)
+        daemon.start()
     pair.check(pair.prompts(90))
     pair.check(pair.prompts(90))
     assert pair.counts()[0] >= 1
