@@ -171,8 +171,8 @@ STRAIT_API const uint64_t *strait_codebook_counts(const struct strait_codebook *
 /* Thousandths of a bit that mode tiered spent on an exponent of what a table was made of: on values like those it
  * spends about as much. 0: not known, or the index is too large. */
 STRAIT_API uint32_t strait_codebook_expected(const struct strait_codebook *codebook, uint32_t table);
-/* A set of whose expected bits more than so many times as many are spent does not fit the values: calibrate it anew. The
- * command, the daemon and the alerts of deploy/prometheus go by it. Sets gain 1 to 2 % over coding without one. */
+/* Quotient of the bits spent on exponents and those expected, above which a set does not fit the values: calibrate it
+ * anew. The command, the daemon and the alerts of deploy/prometheus go by it. Tables gain 1 to 2 % over mode base. */
 #define STRAIT_CODEBOOK_FITS 1.05
 /* Table for a class: the table of exactly this role and layer, else the table of this role without a layer, else 0. */
 STRAIT_API uint32_t strait_codebook_find(const struct strait_codebook *codebook, struct strait_class wanted);
